@@ -276,13 +276,16 @@ def test_documents_share_a_process_which_takes_no_module_of_the_folder(folder: P
     assert len(documents._idle) == 1
 
 
-def test_a_process_that_ends_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_ends_is_replaced(folder: Path):
     pytest.importorskip("markitdown")
     path = docx(folder / "a.docx", PARAGRAPH)
     documents.convert(path)
     documents._idle[0]._process.kill()
+    documents._idle[0]._process.wait()
+    assert documents.convert(path).markdown == "Swifts sleep."
+    threading.Timer(0.5, documents._idle[0]._process.kill).start()
     with pytest.raises(ValueError, match=r"the process that converts it ended \(-9\), mostly for lack of memory"):
-        documents.convert(path)
+        documents.convert(docx(folder / "b.docx", PARAGRAPH * 100_000, compression=zipfile.ZIP_STORED))
     assert documents.convert(path).markdown == "Swifts sleep."
 
 

@@ -91,7 +91,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def _system_errors_on_stderr() -> Generator[None, None, None]:
-    """Say what the system refuses, such as a path that is too long or a full disk, in one line."""
+    """Print errors of the operating system, such as a full disk or a path that is too long, as one line."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def _system_errors_on_stderr() -> Generator[None, None, None]:
 
 
 def _drop_unwritten() -> bool:
-    """Return True if standard output cannot be written; what is left of it is dropped, else Python would try again."""
+    """Return True if standard output cannot be written; drops its buffer, which Python would write again at its end."""
     try:
         sys.stdout.flush()
     except OSError:

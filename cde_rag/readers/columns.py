@@ -104,7 +104,7 @@ def _identifier(rest: dict[str, Any], fields: Fields) -> str | None:
 
 
 def _whole(value: object) -> object:
-    """Return a whole float as an int: pandas makes floats of whole numbers where one is missing."""
+    """Convert 7.0 to 7: pandas makes floats of whole numbers in a column that lacks one."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT else value
 
 

@@ -28,7 +28,7 @@ UNPACKED: Final = 2**30  # bytes that the parts of an Office file may have in al
 RATIO: Final = 100  # of an XML part's size to its packed size, as in Apache POI's ZipSecureFile
 CHECKED: Final = 2**20  # bytes of an XML part; the ratio of a smaller one does not matter
 CHARACTERS: Final = 32 * 2**20  # of the Markdown
-_SPENT: Final = 2**19  # KiB of memory after which a process is replaced: a document's memory counts for it alone
+_KEPT: Final = 4  # a process that kept one part in so many of a document's memory is replaced
 _XML: Final = (".xml", ".rels")
 _MIB: Final = 2**20
 
@@ -46,9 +46,11 @@ def serve(memory: int) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries may print
     _converters()
-    _limit_memory(memory)
+    if before := _taken():
+        _limit_memory(before + memory)
     for line in sys.stdin:
         answer = _answer(Path(json.loads(line)), memory)
+        answer["last"] |= _taken() - before > memory // _KEPT
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
         if answer["last"]:
@@ -58,9 +60,9 @@ def serve(memory: int) -> None:
 def _answer(path: Path, memory: int) -> dict[str, Any]:
     try:
         markdown, title = converted(path)
-        return {"markdown": markdown, "title": title, "last": _is_spent()}
+        return {"markdown": markdown, "title": title, "last": False}
     except UnusableError as error:
-        return {"refused": str(error), "last": _is_spent()}
+        return {"refused": str(error), "last": False}
     except MemoryError:
         found = f"it needs more than {memory // _MIB:,} MiB of memory; split it, or convert it to text by other means"
         return {"refused": found, "last": True}
@@ -148,20 +150,18 @@ def _check_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
             parser.Parse(block)
 
 
-def _limit_memory(memory: int) -> None:
-    """Let the process have so many bytes beyond what it has now, where the system knows such limits."""
-    try:
+def _limit_memory(limit: int) -> None:
+    """Limit the addresses that the process may take; Linux alone has such limits."""
+    with suppress(ImportError, OSError, ValueError):  # no such limits, or a lower one that stays
         import resource
 
-        now = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    except (ImportError, OSError, ValueError):  # not Linux, or a lower limit that stays
-        return
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def _is_spent() -> bool:
+def _taken() -> int:
+    """Return the size of the process's addresses in bytes, which `RLIMIT_AS` limits; 0 where it is not known."""
     try:
-        import resource
-    except ImportError:
-        return False
-    return sys.platform == "linux" and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _SPENT
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -22,7 +22,7 @@ MEMORY: Final = 2 * 2**30  # bytes that a document may take
 _START: Final = (
     "import sys; sys.path[:] = sys.argv[2:]; from cde_rag.readers.conversion import serve; serve(int(sys.argv[1]))"
 )
-_idle: "list[_Worker]" = []  # at most one, which the next document takes
+_idle: "list[_Converter]" = []  # at most one, which the next document takes
 
 
 def readable() -> bool:
@@ -47,34 +47,30 @@ def convert(path: Path) -> Converted:
     if not readable():
         require("markitdown", "documents")
     try:
-        worker = _idle.pop()
+        converter = _idle.pop()
     except IndexError:
-        worker = _Worker()
-    if worker.caller != os.getpid():  # this process was forked, and the worker is its parent's
-        worker = _Worker()
+        converter = _Converter()
+    if not converter.is_usable():
+        converter = _Converter()
     try:
-        answer = worker.answer(path)
+        answer = converter.answer(path)
     except BaseException:  # its answer may come yet
-        worker.end()
+        converter.end()
         raise
     if answer["last"] or _idle:
-        worker.end()
+        converter.end()
     else:
-        _idle.append(worker)
+        _idle.append(converter)
     if "refused" in answer:
         raise UnusableError(answer["refused"])
     return Converted(answer["markdown"], " ".join(answer["title"].split())[:LONGEST])
 
 
-class _Worker:
-    """A process that converts documents, one after another.
-
-    Attributes:
-        caller: Id of the process that started it.
-    """
+class _Converter:
+    """A process that converts documents, one after another."""
 
     def __init__(self) -> None:
-        self.caller = os.getpid()
+        self._caller = os.getpid()
         try:
             self._process = subprocess.Popen(  # -I: isolated from modules in the working folder
                 [sys.executable, "-I", "-c", _START, str(MEMORY), *sys.path],
@@ -85,7 +81,11 @@ class _Worker:
             )
         except OSError as error:
             raise UnusableError(f"the process that converts documents does not start: {error}") from error
-        self._ended = weakref.finalize(self, _end, self._process, self.caller)
+        self._ended = weakref.finalize(self, _end, self._process, self._caller)
+
+    def is_usable(self) -> bool:
+        """Return False if the process has ended, or belongs to the process that this one was forked from."""
+        return self._caller == os.getpid() and self._process.poll() is None
 
     def answer(self, path: Path) -> dict[str, Any]:
         """Return the answer of `conversion.serve`.
