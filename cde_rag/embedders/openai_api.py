@@ -75,15 +75,14 @@ def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:
     Raises:
         ModelError: They are not one for each text; the client does not check what it reads.
     """
-    rows: Any = getattr(answer, "data", None)
-    found = {getattr(row, "index", None): getattr(row, "embedding", None) for row in rows} if rows else {}
+    rows: Any = getattr(answer, "data", None) or []
+    found = {getattr(row, "index", None): getattr(row, "embedding", None) for row in rows}
     if (
         found.keys() != set(range(expected))
         or len(rows) != expected
         or not all(isinstance(one, list) for one in found.values())
     ):
-        count = len(rows) if rows else "none"
-        raise ModelError(f"{where}: expected {expected} vectors, numbered from 0, found {count}, or others.")
+        raise ModelError(f"{where}: expected {expected} vectors, numbered from 0, found {len(rows)}, or others.")
     return [found[place] for place in range(expected)]
 
 
