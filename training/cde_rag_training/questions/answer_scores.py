@@ -64,9 +64,21 @@ class JudgedPassages:
         named = [min(right) if right else f"question {place}" for place, right in enumerate(self.answers)]
         return np.unique(np.array(named, dtype=object), return_inverse=True)[1]
 
-    def part(self, limit: int) -> "JudgedPassages":
-        """Return the same questions with about `limit` passages: all that answer, and others by digest of their id."""
-        kept = frozenset[str]().union(*self.answers)
+    def part(self, limit: int, *, near: int = 0) -> "JudgedPassages":
+        """Return the same questions with about `limit` passages: all that answer, and others by digest of their id.
+
+        Args:
+            limit: Passages; more stay if more answer.
+            near: Passages in front of each that answers, and after it, that stay in any case.
+        """
+        right = frozenset[str]().union(*self.answers)
+        around = {
+            (passage.page, passage.number + step)
+            for passage in self.passages
+            if passage.id in right
+            for step in range(-near, near + 1)
+        }
+        kept = frozenset(passage.id for passage in self.passages if (passage.page, passage.number) in around)
         others = sorted((each for each in self.ids if each not in kept), key=_order)
         kept |= frozenset(others[: max(0, limit - len(kept))])
         return replace(self, passages=tuple(passage for passage in self.passages if passage.id in kept))
