@@ -79,9 +79,8 @@ def _plain(value: object, field: str, depth: int = 0) -> object:
         ValueError: It is NaN or infinite, or too deep.
     """
     if isinstance(value, np.generic | np.ndarray):
-        array: Any = value
-        converted: object = array.tolist()
-        if type(converted) is not type(array):
+        converted: object = cast(Any, value).tolist()
+        if type(converted) is not type(cast(object, value)):
             return _plain(converted, field, depth)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{field} is {value}, which JSON does not have; leave it out or give None")
