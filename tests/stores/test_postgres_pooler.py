@@ -4,7 +4,9 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import psycopg
@@ -206,6 +208,34 @@ def test_a_lease_that_is_lost_before_it_is_noted_takes_nothing(postgres: str, mo
             pass
         other.drop(other.create_generation(fingerprint=OTHER, context=b"other"))  # it still has the lease
         assert other._run == before
+
+
+def test_a_call_takes_few_statements(postgres: str):
+    """As the server's log counts them, with BEGIN and COMMIT; of a store that was used before."""
+    store = PgVectorStore(f"{postgres}&options=-clog_statement%3Dall", name())
+    created(lambda: store)
+    log = Path(parse_qs(urlsplit(postgres).query)["host"][0], "log")
+
+    def statements(call: Callable[[], object]) -> int:
+        call()
+        before = log.stat().st_size
+        call()
+        told = log.read_bytes()[before:].decode()
+        return sum("LOG:  statement: " in line or "LOG:  execute " in line for line in told.splitlines())
+
+    calls = {
+        "add": lambda: store.add([row("a")], EXACT[:1], fingerprint=SPACE),
+        "search": lambda: store.search(EXACT[:1], 3, fingerprint=SPACE),
+        "search of two queries": lambda: store.search(EXACT[:2], 3, fingerprint=SPACE),
+        "words": lambda: store.search_text(["text"], 3),
+        "get": lambda: store.get(["a"]),
+        "count": store.count,
+        "delete": lambda: store.delete(["b"]),
+    }
+    found = {what: statements(call) for what, call in calls.items()}
+    most = {"add": 16, "search": 1, "search of two queries": 8, "words": 5, "get": 6, "count": 4, "delete": 9}
+    assert {what: many for what, many in found.items() if many > most[what]} == {}
+    store.close()
 
 
 # Look-alikes
