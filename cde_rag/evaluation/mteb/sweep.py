@@ -13,6 +13,7 @@ from mteb.abstasks import AbsTask
 from mteb.cache import ResultCache
 from mteb.results import TaskResult
 
+from cde_rag._files import user_path
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.mteb.model import CDEForMTEB
 from cde_rag.evaluation.mteb.prefixes import task_prefixes
@@ -152,7 +153,7 @@ def sweep(
         raise ValueError(f"Expected at least one task and one seed; found {len(tasks)} tasks, seeds={seeds}.")
     encoder = CDEForMTEB(model, context_size=context_size, device=device)
     name = encoder.model.identity.name
-    cache = None if output is None else ResultCache(cache_path=output)
+    cache = None if output is None else ResultCache(cache_path=user_path(output))
     scores: dict[int, tuple[float, ...]] = {}
     for place in sorted(range(len(tasks)), key=lambda place: sorted(task_prefixes(tasks[place].metadata).items())):
         found: list[float] = []  # in an order in which prefixes seldom change: a change loads the model again

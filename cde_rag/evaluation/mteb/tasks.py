@@ -12,6 +12,7 @@ from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs]
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 
+from cde_rag._files import user_path
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet, read_beir
 
@@ -81,7 +82,7 @@ def find_tasks(names: Sequence[str]) -> list[AbsTask]:
 
 
 def _found(name: str) -> Iterator[AbsTask]:
-    if Path(name).is_dir():
+    if user_path(name).is_dir():
         yield local_retrieval_task(name)
         return
     try:
