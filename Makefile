@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-all demo test test-long docs mutations torture train-tiny links lint clean
+.PHONY: help setup setup-all demo test test-long docs mutations torture train-tiny flat-memory links lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ torture: $(READY) ## the long durability run (some hours; started again, it cont
 
 train-tiny: $(READY) ## train a real tiny model with three seeds, and see whether it learns (needs ../shared/data)
 	@$(BIN)/python benchmarks/train_tiny.py
+
+flat-memory: $(READY) ## whether the server's memory stays flat in half an hour of mixed load; before each release
+	@$(BIN)/python benchmarks/flat_memory.py
 
 docs: $(READY) ## execute the notebooks that changed (the one that trains takes ten minutes) and build the site into build/site
 	@$(BIN)/python docs/hooks/notebooks.py

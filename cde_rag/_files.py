@@ -1,11 +1,40 @@
 """Files: their digests, and writing them so that a crash leaves the old content or the new one, complete."""
 
+import errno
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file of a folder of ours for reading: a model's, a store's or the cache's.
+
+    Raises:
+        OSError: It is missing or not readable, or no file: a FIFO or device would block for ever.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file of a folder of ours; raises like `open_file`."""
+    with open_file(path) as file:
+        return file.read()
 
 
 def user_path(place: str | Path) -> Path:
@@ -14,9 +43,9 @@ def user_path(place: str | Path) -> Path:
 
 
 def file_sha256(path: Path) -> str:
-    """Compute the sha256 of a file's bytes, in hex."""
+    """Compute the sha256 of a file's bytes, in hex; raises like `open_file`."""
     found = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while piece := file.read(2**20):
             found.update(piece)
     return found.hexdigest()

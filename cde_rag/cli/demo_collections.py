@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cde_rag._files import user_path
+from cde_rag._files import read_file, user_path
 from cde_rag.collection.collection import Collection
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.context import Context
@@ -163,7 +163,7 @@ class Demo:
 
     def _state(self) -> dict[str, Any] | None:
         try:
-            return json.loads((self.folder / STATE).read_text(encoding="utf-8"))
+            return json.loads(read_file(self.folder / STATE))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:

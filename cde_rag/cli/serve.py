@@ -105,6 +105,7 @@ def serve(
     """
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serve")
+    from cde_rag.model.native_memory import bound_native_memory
     from cde_rag.server.access import ApiKeys, check_bind
     from cde_rag.server.context_routes import stored_contexts
     from cde_rag.server.http_app import create_app
@@ -113,6 +114,7 @@ def serve(
     from cde_rag.server.token_batcher import TokenBatcher
     from cde_rag.server.uvicorn_server import run
 
+    bound_native_memory()
     tenant_of = _tenant_keys(tenant_key_file)
     keys = ApiKeys([*(api_key or []), *_keys(api_key_file)], tenant_of)
     check_bind(host, keys)
@@ -278,8 +280,10 @@ def mcp(paths: Collections, model: ModelOption = None) -> None:
       cde-rag mcp docs.faiss papers.faiss
     """
     require("mcp.server", "mcp")
+    from cde_rag.model.native_memory import bound_native_memory
     from cde_rag.server.mcp_tools import mcp_server
 
+    bound_native_memory()
     collections, contexts = opened(paths, model)
     if contexts:
         raise CDEError("mcp searches, and a context holds no documents. Name collections.")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_origin
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 
-from cde_rag._files import user_path, write_durably
+from cde_rag._files import open_file, user_path, write_durably
 from cde_rag._validation import digest
 from cde_rag._version import __version__
 from cde_rag.context.file_format import MAX_BYTES, canonical_json, pack, unpack, unreadable
@@ -261,7 +261,7 @@ class Context:
             ContextFormatError: Too large, truncated, changed, or of a newer format.
         """
         try:
-            with user_path(path).open("rb") as file:
+            with open_file(user_path(path)) as file:
                 data = file.read(MAX_BYTES + 1)  # one byte too many is enough to refuse
         except FileNotFoundError as error:
             raise ContextMissingError(

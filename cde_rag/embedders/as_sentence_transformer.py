@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cde_rag._files import read_file
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError, ModelError, require
@@ -177,7 +178,7 @@ def load(folder: str | Path, *, device: str | None = None) -> Any:
     """
     place = Path(folder) / "modules.json"
     try:
-        modules = [(str(module["type"]), str(module["path"])) for module in json.loads(place.read_bytes())]
+        modules = [(str(module["type"]), str(module["path"])) for module in json.loads(read_file(place))]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"Expected a SentenceTransformer's modules at {place}, found: {error!r}.") from error
     ours = f"{ContextualModule.__module__}.{ContextualModule.__name__}"

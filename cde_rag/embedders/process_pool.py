@@ -15,6 +15,7 @@ from cde_rag.embedders.pool import EmbedderSpec, Slice
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, PoolError
+from cde_rag.model.native_memory import bound_native_memory
 from cde_rag.model.threads import available_cores, set_threads
 
 ENDED: Final = 3  # workers that may end one after another while none finishes a slice
@@ -190,6 +191,7 @@ class _Worker:
 
 def _work(connection: Connection, threads: int, device: str | None) -> None:
     """Embed slices until the pool ends; then the connection is closed."""
+    bound_native_memory()
     set_threads(threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from cde_rag._files import file_sha256, user_path
+from cde_rag._files import file_sha256, read_file, user_path
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ModelError, require
@@ -72,7 +72,7 @@ class ModelFiles:
         Raises:
             ModelError: It is not the file that was hashed.
         """
-        found = (self.folder / path).read_bytes()
+        found = read_file(self.folder / path)
         if hashlib.sha256(found).hexdigest() != self.digests[path]:
             raise self._changed()
         return found
@@ -153,13 +153,16 @@ def _files(folder: Path) -> list[Path]:
     """Return the files that determine the vectors: the model's own and those of its modules."""
     place = folder / MODULES
     try:
-        parts = [Path(str(module["path"])) for module in json.loads(place.read_bytes())]
+        parts = [Path(str(module["path"])) for module in json.loads(read_file(place))]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"Expected the modules of a SentenceTransformer at {place}, found: {error!r}.") from error
     if outside := [str(part) for part in parts if part.is_absolute() or ".." in part.parts]:
         raise ModelError(f"{place}: expected modules inside the folder, found {', '.join(outside)}.")
     inner = [path for part in parts if part != Path() for path in (folder / part).rglob("*")]
-    found = sorted(path for path in {*folder.iterdir(), *inner} if path.is_file())
+    entries = sorted({*folder.iterdir(), *inner})
+    found = [path for path in entries if path.is_file()]
+    if other := [path.name for path in entries if path.exists() and not (path.is_file() or path.is_dir())]:
+        raise ModelError(f"{folder}: {other[0]} is a FIFO, a socket or a device, and no file. Remove it.")
     if elsewhere := [path.name for path in found if _leads_elsewhere(path)]:
         raise ModelError(
             f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base "
@@ -188,7 +191,7 @@ def _leads_elsewhere(path: Path) -> bool:
     if not (path.name.startswith("sentence_") and path.suffix == ".json"):
         return False
     try:
-        settings: Any = json.loads(path.read_bytes())
+        settings: Any = json.loads(read_file(path))
     except (ValueError, RecursionError):  # sentence-transformers says what is wrong
         return False
     return isinstance(settings, dict) and bool(cast(dict[str, Any], settings).get(TOKENIZER_ELSEWHERE))

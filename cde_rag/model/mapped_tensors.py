@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float32, Int64, Shaped
 
-from cde_rag._files import written
+from cde_rag._files import open_file, written
 from cde_rag._shared import Shared
 from cde_rag.errors import ModelError
 from cde_rag.model.stored_tensors import SCALE, floats, numpy_dtype
@@ -86,7 +86,7 @@ class _MappedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
+        with open_file(path) as file:
             self._written = written(path)
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         length = int.from_bytes(self._data[:_LENGTH_BYTES], "little")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from cde_rag._files import file_sha256, user_path, write_durably
+from cde_rag._files import file_sha256, read_file, user_path, write_durably
 from cde_rag.errors import ModelError
 from cde_rag.model import model_packages
 
@@ -138,7 +138,7 @@ def read_header(folder: Path, kind: str = "a model config") -> ModelHeader:
         ModelError: The file is missing, no JSON object, or lacks digests.
     """
     try:
-        value: Any = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        value: Any = json.loads(read_file(folder / CONFIG))
         digests = value.pop("weights_sha256"), value.pop("tokenizer_sha256"), value.pop("vocabulary_sha256", None)
         return ModelHeader(value, *digests)
     except (OSError, ValueError, KeyError, AttributeError) as error:
@@ -172,7 +172,7 @@ def checked(path: Path, expected: str) -> bytes:
     Raises:
         ModelError: The file is missing, too large, or its sha256 is not `expected`.
     """
-    content = _read(path, Path.read_bytes)
+    content = _read(path, read_file)
     _compare(path, hashlib.sha256(content).hexdigest(), expected)
     return content
 

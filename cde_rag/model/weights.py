@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from cde_rag._files import read_file
 from cde_rag.errors import ModelError
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -48,7 +49,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         check_size(str(path), path.name, path.stat().st_size)
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"Expected a JSON object at {path}, found: {error!r}.") from error
     if not isinstance(value, dict):

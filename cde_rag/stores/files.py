@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from cde_rag._files import fsync_folder
+from cde_rag._files import fsync_folder, open_file
 from cde_rag.errors import StoreError
 
 # On these, SQLite's locks and the memory that its processes share do not hold. Source: sqlite.org/wal.html, overview
@@ -122,7 +122,7 @@ def copy_durably(folder: Path, copy: Path) -> None:
         if path.is_dir():
             copy_durably(path, copy / path.name)
             continue
-        with path.open("rb") as source, (copy / path.name).open("wb") as target:
+        with open_file(path) as source, (copy / path.name).open("wb") as target:
             for start, piece in pieces(source):
                 target.seek(start)
                 target.write(piece)

@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from cde_rag._files import file_sha256, fsync_folder, user_path
+from cde_rag._files import file_sha256, fsync_folder, read_file, user_path
 from cde_rag._validation import check_not_empty
 from cde_rag._version import __version__
 from cde_rag.errors import StoreError, StoreFormatError, TenantError
@@ -216,7 +216,7 @@ def _read(folder: Path) -> Backup:
     """Read a backup's manifest, and verify every file against it."""
     path = folder / _MANIFEST
     try:
-        fields: dict[str, Any] = json.loads(path.read_bytes())
+        fields: dict[str, Any] = json.loads(read_file(path))
         if fields.pop("format") > FORMAT:
             raise StoreFormatError(f"{path}: expected format {FORMAT} or older. Update cde-rag to read it.")
         backup, found = Backup(**fields), _files(folder)

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import write_durably
+from cde_rag._files import read_file, write_durably
 from cde_rag._version import __version__
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.generic_documents import generic_documents
@@ -259,7 +259,7 @@ def _read(digest: str) -> Measurement | None:
 def _parsed(path: Path) -> Measurement | None:
     """Read a measurement; None if there is none, or a damaged one, or one of another machine or other versions."""
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
+        value: Any = json.loads(read_file(path))
         if value["key"] == _key(value["key"]["model"]):
             rows = [Timing(**row) for row in value["timings"]]
             numbers = [number for row in rows for number in astuple(row)[2:]]

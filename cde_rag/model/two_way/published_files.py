@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import file_sha256
+from cde_rag._files import file_sha256, read_file
 from cde_rag.errors import ModelError
 from cde_rag.model import hub
 from cde_rag.model.names import ModelName
@@ -143,7 +143,7 @@ def _converted(folder: Path, value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _tokenizer(path: Path, config: TwoWayConfig) -> TextTokenizer:
     try:
-        tokenizer = TextTokenizer(path.read_text(encoding="utf-8"))
+        tokenizer = TextTokenizer(read_file(path).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"Expected a tokenizer at {path}, found: {error}.") from error
     if tokenizer.size > config.vocab_size or tokenizer.special_tokens != 2:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
-from cde_rag._files import file_sha256, fsync_folder
+from cde_rag._files import file_sha256, fsync_folder, read_file
 from cde_rag.errors import StoreError, StoreFormatError, require
 from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.manifest import IndexFile
@@ -205,7 +205,7 @@ def _is_checked(path: Path) -> bool:
     that the search touches, not the complete file; `verify` reads all of it always.
     """
     try:
-        return _note(path).read_bytes() == _stamp(path)
+        return read_file(_note(path)) == _stamp(path)
     except FileNotFoundError:
         return False
 

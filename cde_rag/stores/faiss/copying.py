@@ -11,7 +11,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from cde_rag._files import fsync_folder
+from cde_rag._files import fsync_folder, open_file
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.database import Database
@@ -85,7 +85,7 @@ def _copy_files(manifest: FaissManifest, folder: Path, copy: Path) -> None:
 
 
 def _copy_start(source: Path, target: Path, size: int | None) -> None:
-    with source.open("rb") as old, target.open("xb") as new:
+    with open_file(source) as old, target.open("xb") as new:
         left = os.fstat(old.fileno()).st_size if size is None else size
         while left:
             piece = old.read(min(_PIECE, left))
@@ -97,5 +97,5 @@ def _copy_start(source: Path, target: Path, size: int | None) -> None:
 
 
 def _fsync(path: Path) -> None:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         os.fsync(file.fileno())

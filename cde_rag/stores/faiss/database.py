@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cde_rag._files import fsync_folder
+from cde_rag._files import fsync_folder, read_file
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.faiss.connections import Connection, Connections, FileIdentity, copied_over, place_of
 from cde_rag.stores.faiss.folder import CREATED, MARKER
@@ -177,7 +177,7 @@ class Database:
         path = self.path.with_name(MARKER)
         if not path.exists():
             replace_durably(path, secrets.token_hex(16).encode())
-        return path.read_text("ascii", errors="replace")
+        return read_file(path).decode("ascii", errors="replace")
 
     def close(self) -> None:
         """Close the connections; the last one of all processes moves the write-ahead log into the file."""
@@ -258,6 +258,9 @@ class Database:
 
     def _connect(self, options: str, here: FileIdentity | None) -> Connection:
         check_folder(self.path.parent)
+        for suffix in ("", "-wal", "-shm"):
+            if (path := self.path.with_name(self.path.name + suffix)).exists() and not path.is_file():
+                raise StoreFormatError(f"{path}: expected a file, found a folder, a FIFO or a device. Restore a copy.")
         address = f"{self.path.absolute().as_uri()}?{options}"
         connection = sqlite3.connect(
             address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, factory=Connection

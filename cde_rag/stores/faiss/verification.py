@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cde_rag._files import file_sha256
+from cde_rag._files import file_sha256, read_file
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import checksum_of
@@ -86,7 +86,7 @@ def _stored(value: object) -> object:
 def _marker(path: Path, expected: str | None) -> Iterator[Damage]:
     if expected is None:  # only older versions have written the store
         return
-    found = path.read_text("ascii", errors="replace") if path.exists() else None
+    found = read_file(path).decode("ascii", errors="replace") if path.exists() else None
     if found != expected:
         yield Damage(path.name, f"Expected {expected}, the id in the manifest, found {found}: files of two stores?")
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from cde_rag._files import read_file
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Hit, Row
 from cde_rag.stores.checks import check_rows, checksum_of, sample_places
@@ -127,7 +128,7 @@ class View:
         """
         state = self.state if generation is None else self.manifest.generation(generation)
         path = self.vectors.path.with_name(state.context)
-        data = path.read_bytes()
+        data = read_file(path)
         found = hashlib.sha256(data).hexdigest()
         if found != state.context_sha256:
             wanted = state.context_sha256

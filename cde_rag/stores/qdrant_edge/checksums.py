@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from cde_rag._files import open_file, read_file
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.files import pieces, replace_durably
@@ -34,7 +35,7 @@ def changed_files(folder: Path, checksums: Path, *, most: int | None = None) -> 
     """
     if not checksums.exists():
         return
-    sums = _sums(checksums.read_bytes())
+    sums = _sums(read_file(checksums)) if checksums.is_file() else None
     if sums is None:
         yield Damage(checksums.name, "Expected a list of files with its checksum, found another.")
         return
@@ -70,7 +71,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def _checksum(path: Path) -> int:
     """Compute the CRC-32 over a file's pieces that are not zeros, and their positions."""
     checksum = 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for start, piece in pieces(file):
             checksum = zlib.crc32(piece, zlib.crc32(b"%d" % start, checksum))
     return checksum

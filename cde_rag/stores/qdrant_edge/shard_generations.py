@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from cde_rag._files import fsync_folder
+from cde_rag._files import fsync_folder, read_file
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.files import copy_durably, replace_durably, write_new
@@ -36,7 +36,7 @@ def load(folder: Path) -> PointsManifest:
     """
     path = folder / MANIFEST
     try:
-        stored: object = json.loads(path.read_bytes())
+        stored: object = json.loads(read_file(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(f"{folder}: expected a store, found none. Make one with Collection.create(…).") from error
     except OSError as error:
@@ -140,7 +140,7 @@ def read_context(folder: Path, state: PointsGeneration) -> bytes:
     """
     path = _context_file(folder, state.number)
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise StoreFormatError(f"{path}: expected to read it, found: {error}. Restore a copy.") from error
     found = hashlib.sha256(data).hexdigest()
