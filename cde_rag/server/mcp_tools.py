@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar, cast
 
 import anyio
 from mcp.server import MCPServer
@@ -133,8 +133,8 @@ def _unreadable(error: Exception) -> JSONRPCError:
     code, id_, reason = PARSE_ERROR, None, "it is no JSON"
     try:
         message = json.loads(line) if isinstance(line, str) else line
-        if isinstance(message, dict) and isinstance(message.get("id"), str | int):
-            id_ = message["id"]
+        named = cast(dict[str, object], message).get("id") if isinstance(message, dict) else None
+        id_ = named if isinstance(named, str | int) else None
         json.dumps(message, ensure_ascii=False).encode()
         code, reason = INVALID_REQUEST, "it is no JSON-RPC message"
     except UnicodeEncodeError:
