@@ -19,6 +19,7 @@ from cde_rag.server.http_app import create_app
 from cde_rag.server.registry import Registry
 from cde_rag.server.service import ServerOptions, Service
 from cde_rag.server.token_batcher import TokenBatcher
+from cde_rag.server.uvicorn_server import BoundedConnection
 from cde_rag.stores.faiss import FaissStore
 
 JSON = {"content-type": "application/json"}
@@ -68,7 +69,8 @@ class Running:
 def running(service: Service, tenants: Mapping[str, Service] | None = None) -> Iterator[str]:
     """Serve in a thread; yields the address."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(service, tenants), access_log=False, log_level="warning"))
+    app = create_app(service, tenants)
+    server = uvicorn.Server(uvicorn.Config(app, http=BoundedConnection, access_log=False, log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

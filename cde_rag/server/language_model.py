@@ -214,7 +214,7 @@ class RemoteModel:
         if not answered:
             raise self._no_answer("no event of an answer")
         if finish is None:
-            raise self._no_answer("one that broke off, without a finish_reason. What came of it is incomplete")
+            raise self._no_answer("one that broke off, without a finish_reason. Its text is incomplete")
         yield Delta("", finish, usage)
 
     async def _first_model(self) -> str:

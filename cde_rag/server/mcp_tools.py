@@ -132,9 +132,9 @@ def _unreadable(error: Exception) -> JSONRPCError:
     line = error.errors()[0]["input"] if isinstance(error, ValidationError) else None
     code, id_, reason = PARSE_ERROR, None, "it is no JSON"
     try:
-        message: object = json.loads(line) if isinstance(line, str) else line
-        found = cast(Mapping[str, object], message).get("id") if isinstance(message, Mapping) else None
-        id_ = found if isinstance(found, str | int) else None
+        message = json.loads(line) if isinstance(line, str) else line
+        named = cast(dict[str, object], message).get("id") if isinstance(message, dict) else None
+        id_ = named if isinstance(named, str | int) else None
         json.dumps(message, ensure_ascii=False).encode()
         code, reason = INVALID_REQUEST, "it is no JSON-RPC message"
     except UnicodeEncodeError:

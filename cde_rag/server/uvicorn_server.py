@@ -2,12 +2,41 @@
 
 import json
 import logging
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
+else:  # by httptools where that is installed, else by h11
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol as HTTPProtocol
+
 GRACE_S = 30  # seconds for requests in flight when the server stops
+HEAD_S = 30.0  # for a request's line and headers; a connection that sends none is closed
+
+
+class BoundedConnection(HTTPProtocol):
+    """HTTP connection whose requests begin in time: others cannot hold connections without an end."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._late = self.loop.call_later(HEAD_S, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Read, and wait for the rest of a head that has begun; uvicorn closes idle connections between requests."""
+        super().data_received(data)
+        waits = self.cycle is None or self.cycle.response_complete
+        if not waits:
+            self._late.cancel()
+        elif self._late.cancelled():
+            self._late = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End to wait."""
+        self._late.cancel()
+        super().connection_lost(exc)
 
 
 class JsonFormatter(logging.Formatter):
@@ -46,6 +75,7 @@ def run(app: ASGIApp, host: str, port: int) -> None:
         app,
         host=host,
         port=port,
+        http=BoundedConnection,
         access_log=False,
         log_config=_LOGGING,
         server_header=False,
