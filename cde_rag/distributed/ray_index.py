@@ -42,8 +42,8 @@ from cde_rag.model import CDEModel
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
 from cde_rag.stores.base import Folder, Record, Removable, Store
-from cde_rag.stores.files import remove_folder
 from cde_rag.stores.kinds import store_at
+from cde_rag.stores.tenant_stores import remove_folder
 
 BUCKET_ROWS: Final = 1024  # records of a bucket on average: what a killed worker costs
 TIMEOUT_S: Final = 1800.0  # without a finished bucket, after which workers count as stuck

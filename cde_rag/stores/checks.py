@@ -79,8 +79,8 @@ def _plain(value: object, field: str, depth: int = 0) -> object:
         ValueError: It is NaN or infinite, or too deep.
     """
     if isinstance(value, np.generic | np.ndarray):
-        converted: object = cast(Any, value).tolist()
-        if type(converted) is not type(cast(object, value)):
+        kind, converted = type(cast(object, value)), cast(object, cast(Any, value).tolist())
+        if type(converted) is not kind:
             return _plain(converted, field, depth)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{field} is {value}, which JSON does not have; leave it out or give None")
@@ -96,7 +96,8 @@ def _plain(value: object, field: str, depth: int = 0) -> object:
     if isinstance(value, list | tuple):
         return [_plain(inner, field, depth + 1) for inner in cast(Iterable[object], value)]
     remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(value, kind)), "leave it out")
-    raise TypeError(f"{field} is of the type {type(cast(object, value)).__name__}, which JSON does not have; {remedy}")
+    name = type(cast(object, value)).__name__
+    raise TypeError(f"{field} is of the type {name}, which JSON does not have; {remedy}")
 
 
 def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:

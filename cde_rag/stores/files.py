@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import os
 import re
-import shutil
 import sqlite3
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -130,22 +129,6 @@ def copy_durably(folder: Path, copy: Path) -> None:
             target.flush()
             os.fsync(target.fileno())
     fsync_folder(copy)
-
-
-def remove_folder(folder: Path) -> None:
-    """Delete a folder, if there is one. It is renamed first, so that a crash leaves no half of a store.
-
-    Raises:
-        StoreError: The place is not writable.
-    """
-    gone = folder.with_name(f"{folder.name}.removed")
-    try:
-        shutil.rmtree(gone, ignore_errors=True)  # of a call that was killed
-        if folder.exists():
-            folder.rename(gone)
-            shutil.rmtree(gone)
-    except OSError as error:
-        raise StoreError(f"{folder}: expected to remove it, found: {error.strerror}.") from error
 
 
 def check_no_link(path: Path) -> None:

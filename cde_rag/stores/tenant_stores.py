@@ -1,14 +1,15 @@
 """Stores of tenants: one per tenant, and a common one, which holds no records."""
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 from cde_rag._files import user_path
 from cde_rag._validation import check_not_empty
+from cde_rag.errors import StoreError
 from cde_rag.stores.base import Store
-from cde_rag.stores.files import remove_folder
 
 KEY: Final = re.compile("[0-9a-f]{32}")  # stands for a tenant's name
 FOLDER: Final = "tenants"  # in the one in common
@@ -69,3 +70,19 @@ class FolderTenants:
     def remove(self, key: str) -> None:
         """Delete a tenant's folder."""
         remove_folder(self.path / FOLDER / key)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder, if there is one. It is renamed first, so that a crash leaves no half of a store.
+
+    Raises:
+        StoreError: The place is not writable.
+    """
+    gone = folder.with_name(f"{folder.name}.removed")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)  # of a call that was killed
+        if folder.exists():
+            folder.rename(gone)
+            shutil.rmtree(gone)
+    except OSError as error:
+        raise StoreError(f"{folder}: expected to remove it, found: {error.strerror}.") from error
