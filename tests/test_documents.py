@@ -139,6 +139,12 @@ def test_empty_files_are_passed_over_and_counted(folder: Path):
         ('<meta http-equiv=x content="text/html; charset=Shift_JIS"><p>日本</p>'.encode("cp932"), "日本"),
         ('<?xml version="1.0" encoding="koi8-r"?><body><p>Стриж</p></body>'.encode("koi8-r"), "Стриж"),
         ('<meta charset="utf-16"><p>Größe</p>'.encode(), "Größe"),
+        (
+            '<meta charset="iso-8859-1"><p>Größe für Bäume</p>'.encode(),
+            "Größe für Bäume",
+        ),  # as the server's header says
+        ('<meta charset="gbk"><p>联通</p>'.encode("gbk"), "联通"),  # valid UTF-8 by chance
+        ('<meta charset="iso-2022-jp"><p>日本</p>'.encode("iso-2022-jp"), "日本"),
     ],
 )
 def test_a_page_is_read_in_the_encoding_that_it_has(folder: Path, data: bytes, text: str):

@@ -1,4 +1,4 @@
-"""Encodings of files: a byte order mark names one, HTML may declare one, and all else is UTF-8. Nothing is guessed."""
+"""Encodings of files: a byte order mark names one, HTML may declare one, and all else is UTF-8."""
 
 import codecs
 import re
@@ -24,6 +24,8 @@ _DECLARED: Final = re.compile(
     re.IGNORECASE,
 )
 _LOOKED_AT: Final = 4096  # bytes of a page; the standard asks for the declaration in the first 1024
+_LEADING: Final = bytes(range(0xC2, 0xF5))  # first bytes of letters beyond ASCII in UTF-8
+_LETTERS: Final = 4  # other encodings' are valid UTF-8 by chance with less than one in a thousand
 _OF_THE_WEB: Final = {  # what browsers read under a name (WHATWG, Encoding Standard, § 4.2), where Python reads less
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -61,11 +63,14 @@ def decoded(data: bytes) -> str:
 def decoded_html(data: bytes) -> str:
     """Decode a page of HTML: as `decoded`, but for the encoding that a page without a mark declares.
 
+    A page that declares another encoding and is UTF-8 with `_LETTERS` letters beyond ASCII is UTF-8: servers name the
+    encoding too, so that nobody notices a declaration that is wrong.
+
     Raises:
         UnusableError: The page is in another encoding than it declares, or declares none and is not UTF-8.
     """
     found = _DECLARED.search(data[:_LOOKED_AT])
-    if _marked(data) is not None or data.startswith(codecs.BOM_UTF8) or found is None:
+    if _marked(data) is not None or found is None or _is_surely_utf8(data):
         return decoded(data)
     label = (found[1] or found[2]).decode("ascii", "replace")
     try:
@@ -133,6 +138,16 @@ class _Utf8(RawIOBase):
 def _marked(data: bytes) -> str | None:
     """Return the encoding whose byte order mark begins the data; None without a mark, and for that of UTF-8."""
     return next((encoding for mark, encoding in _WIDE if data.startswith(mark)), None)
+
+
+def _is_surely_utf8(data: bytes) -> bool:
+    if data.startswith(codecs.BOM_UTF8):
+        return True
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return len(data) - len(data.translate(None, _LEADING)) >= _LETTERS
 
 
 def _strict(data: bytes, encoding: str) -> str:
