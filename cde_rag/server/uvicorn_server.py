@@ -27,7 +27,8 @@ class BoundedConnection(HTTPProtocol):
     def data_received(self, data: bytes) -> None:
         """Read, and wait for the rest of a head that has begun; uvicorn closes idle connections between requests."""
         super().data_received(data)
-        waits = self.cycle is None or self.cycle.response_complete
+        cycle: Any = self.cycle  # None before the first request
+        waits = cycle is None or cycle.response_complete
         if not waits:
             self._late.cancel()
         elif self._late.cancelled():
