@@ -2,13 +2,11 @@
 
 import json
 import logging
-import math
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Final
 
-from anyio import fail_after
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +20,6 @@ OPEN_PATHS: Final = frozenset(  # they need no key
     {"/", "/page.css", "/page.js", "/common.js", "/chat.js", "/manage.js", "/health", "/ready"}
 )
 STREAMED: Final = "/v1/contexts"  # its body is read in pieces, and has a bound of its own
-SILENT_S: Final = 60.0  # that a client may send nothing of a body that it has begun
 _log = logging.getLogger("cde_rag.server")
 
 OnRequest = Callable[[str, int, float], None]
@@ -105,23 +102,16 @@ class RequestMiddleware:
             raise RequestError(413, self._too_large(), code="request_too_large")
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """Return a `receive` that ends a body beyond the bound, also one without Content-Length, or after a silence."""
-        most = math.inf if scope["path"] == STREAMED else self.max_body_bytes
-        read, is_complete = 0, False
+        """Return a `receive` that ends a body beyond the bound, also one without Content-Length."""
+        if scope["path"] == STREAMED:
+            return receive
+        read = 0
 
         async def receiving() -> Message:
-            nonlocal read, is_complete
-            if is_complete:  # now it waits until the client leaves
-                return await receive()
-            try:
-                with fail_after(SILENT_S):
-                    message = await receive()
-            except TimeoutError as error:
-                message = f"Nothing of the body came for {SILENT_S:g} s. Send the request again."
-                raise HTTPException(408, message, headers={"Connection": "close"}) from error
+            nonlocal read
+            message = await receive()
             read += len(message.get("body", b""))
-            is_complete = not message.get("more_body", False)
-            if read > most:
+            if read > self.max_body_bytes:
                 raise HTTPException(413, self._too_large())
             return message
 

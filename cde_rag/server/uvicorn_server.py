@@ -13,30 +13,40 @@ else:  # by httptools where that is installed, else by h11
     from uvicorn.protocols.http.auto import AutoHTTPProtocol as HTTPProtocol
 
 GRACE_S = 30  # seconds for requests in flight when the server stops
-HEAD_S = 30.0  # for a request's line and headers; a connection that sends none is closed
+HEAD_S = 30.0  # for a request's line and headers
+SILENT_S = 60.0  # in which nothing of a body comes that is not complete
 
 
 class BoundedConnection(HTTPProtocol):
-    """HTTP connection whose requests begin in time: others cannot hold connections without an end."""
+    """HTTP connection that ends if a request does not come: nobody can hold connections without sending."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._late = self.loop.call_later(HEAD_S, transport.close)
+        self._late = self.loop.call_later(HEAD_S, self._end)
 
     def data_received(self, data: bytes) -> None:
-        """Read, and wait for the rest of a head that has begun; uvicorn closes idle connections between requests."""
+        """Read, and wait for the rest of a request; uvicorn closes idle connections between requests."""
         super().data_received(data)
-        waits = self.cycle is None or self.cycle.response_complete
-        if not waits:
-            self._late.cancel()
-        elif self._late.cancelled():
-            self._late = self.loop.call_later(HEAD_S, self.transport.close)
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is None or cycle.response_complete:
+            if self._late.cancelled():
+                self._late = self.loop.call_later(HEAD_S, self._end)
+            return
+        self._late.cancel()
+        if cycle.more_body:
+            self._late = self.loop.call_later(SILENT_S, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End to wait."""
         self._late.cancel()
         super().connection_lost(exc)
+
+    def _end(self) -> None:
+        if self.flow.read_paused:  # the server has not read the last of it yet
+            self._late = self.loop.call_later(SILENT_S, self._end)
+        else:
+            self.transport.close()
 
 
 class JsonFormatter(logging.Formatter):

@@ -161,7 +161,7 @@ def test_a_request_is_one_write(server: Running, papers: Collection, failing: in
 
     new = [{"id": f"q{i}", "text": text, "metadata": {"book": "long"}} for i, text in enumerate(texts(20, start=24))]
     before = papers.count()
-    with mock.patch.object(upsert, "LARGEST_WRITE", 22), mock.patch.object(papers.store, "add", failing_add):
+    with mock.patch.object(upsert, "LARGEST_WRITE", 30), mock.patch.object(papers.store, "add", failing_add):
         error = server.post("/v1/collections/papers/records", {"records": new}, 503)["error"]
     assert (error["code"], papers.count()) == ("store_error", before)
     assert server.post("/v1/collections/papers/records", {"records": new})["added"] == 20

@@ -327,6 +327,28 @@ def test_an_answer_is_streamed_stopped_and_never_html(chatting: Running, llm: Fa
 
 
 @needs_a_browser
+def test_an_answer_that_breaks_off_is_shown_as_incomplete(chatting: Running, llm: FakeLLM, browser: Browser) -> None:
+    llm.finish = None
+    page = Visit(browser, f"{chatting.url}/?collection=papers#chat").page
+    page.get_by_label("Question").fill("Where is the river?")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".answer .note")).to_have_text("The answer is incomplete.")
+    expect(page.locator(".answer .said")).to_contain_text("Rivers have banks")
+    expect(page.get_by_role("alert")).to_contain_text("broke off")
+    page.close()
+
+
+@needs_a_browser
+def test_a_name_of_javascripts_own_is_no_view(server: Running, browser: Browser) -> None:
+    for name in ("__proto__", "constructor", "toString"):
+        visit = Visit(browser, f"{server.url}/?collection={name}#{name}")
+        assert visit.page.title() == "cde-rag: search"
+        expect(visit.page.locator("#view-search")).to_be_visible()
+        assert visit.errors == []
+        visit.page.close()
+
+
+@needs_a_browser
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_an_answer_that_is_left_stays_in_its_conversation(chatting: Running, llm: FakeLLM, browser: Browser) -> None:
     llm.pieces = ["the beginning ", "the end"]
