@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, TypeAlias, cast
@@ -167,22 +167,30 @@ def usable(record: Record, parent_key: str | None) -> Record:
     return record
 
 
-def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[Record]]:
-    """Check a stream of records and cut it into chunks which end, if they can, where a parent ends.
+def chunks(
+    records: Iterable[Record], parent_key: str | None, document_of: Callable[[Record], str | None] = lambda _: None
+) -> Iterator[list[Record]]:
+    """Check a stream of records and cut it into chunks which end, if they can, where a parent and a document end.
+
+    Args:
+        records: Records.
+        parent_key: As of `usable`.
+        document_of: Returns the name of the document that a record is a passage of; None if it is of none.
 
     Raises:
         CorpusError: A record cannot be used; the chunks before its own have been yielded.
     """
     chunk: list[Record] = []
-    last: Parent | None = None  # parent of the last record
+    last: tuple[Parent | None, str | None] = None, None  # parent and document of the last record
     for position, record in enumerate(records):
         record = checked(record, position, parent_key)
-        parent = parent_of(record, parent_key)
-        if len(chunk) >= LONGEST_CHUNK or (len(chunk) >= CHUNK and (parent is None or parent != last)):
+        units = parent_of(record, parent_key), document_of(record)
+        goes_on = any(unit is not None and unit == before for unit, before in zip(units, last, strict=True))
+        if len(chunk) >= LONGEST_CHUNK or (len(chunk) >= CHUNK and not goes_on):
             yield chunk
             chunk = []
         chunk.append(record)
-        last = parent
+        last = units
     if chunk:
         yield chunk
 

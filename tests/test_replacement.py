@@ -5,9 +5,9 @@ import os
 import random
 import shutil
 import signal
-import time
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -246,6 +246,7 @@ def test_passages_of_many_documents_under_another_parent(docs: Path, tmp_path: P
 def test_a_document_longer_than_a_chunk(tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch):
     """Nothing of it is deleted before its last passage is written."""
     monkeypatch.setattr("cde_rag.records.CHUNK", 4)
+    monkeypatch.setattr("cde_rag.records.LONGEST_CHUNK", 6)
     write(tmp_path / "docs/a.md", 23)
     with created(FaissStore(tmp_path / "p"), embedder, None) as papers:
         papers.add_records(reader(tmp_path / "docs"))
@@ -281,39 +282,62 @@ def test_what_fails_before_the_old_passages_are_deleted_costs_nothing_again(
         check_is_fresh(papers, docs)
 
 
-def _index(place: Path, docs: Path, bound: ContextualEmbedder) -> None:
+def _index(place: Path, docs: Path, bound: ContextualEmbedder, at: int, *, after: bool) -> None:
+    """Index, and be killed before or after a write, by its number."""
+    writes = 0
+
+    def mortal(write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal writes
+            writes += 1
+            if (writes, after) == (at, False):
+                os.kill(os.getpid(), signal.SIGKILL)
+            found = write(*arguments, **named)
+            if writes == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        return call
+
+    for name in ("add", "delete", "update_metadata"):
+        setattr(FaissStore, name, mortal(getattr(FaissStore, name)))
     with Collection(FaissStore(place), bound) as papers:
         papers.add_records(reader(docs))
 
 
-def test_killed_while_documents_are_replaced(docs: Path, tmp_path: Path, bound: ContextualEmbedder):
-    """At each kill every document has all passages of the old file or all of the new one; the next run ends it."""
-    with created(FaissStore(tmp_path / "p"), bound) as papers:
+def test_killed_at_any_write_while_documents_are_replaced(
+    docs: Path, tmp_path: Path, bound: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    """Every document has all passages of the old file or all of the new one, and the next run ends it."""
+    for name, size in (("LARGEST_WRITE", 3), ("FIRST_PART", 2), ("SMALLEST_PART", 2), ("PART_S", 0.0)):
+        monkeypatch.setattr(f"cde_rag.indexing.upsert.{name}", size)
+    monkeypatch.setattr("cde_rag.records.CHUNK", 4)
+    with created(FaissStore(tmp_path / "old"), bound) as papers:
         papers.add_records(reader(docs))
-    dice, killed = random.Random(3), 0
-    fork = multiprocessing.get_context("fork")
-    versions = {name: {(docs / name).read_text()} for name in ("a.md", "guide/b.md", "guide/c.txt")}
-    for round_ in range(12):
-        for name, known in versions.items():
-            write(docs / name, dice.randint(1, 9), seed=round_)
-            known.add((docs / name).read_text())
-        process = fork.Process(target=_index, args=(tmp_path / "p", docs, bound))
+    names = ("a.md", "guide/b.md", "guide/c.txt")
+    old = {name: set((docs / name).read_text().split("\n\n")) for name in names}
+    for name, parts in zip(names, (4, 6, 1), strict=True):
+        write(docs / name, parts, seed=1)
+    new = {name: set((docs / name).read_text().split("\n\n")) for name in names}
+    fork, kills = multiprocessing.get_context("fork"), 0
+    for kills in range(60):
+        shutil.copytree(tmp_path / "old", tmp_path / "p")
+        process = fork.Process(
+            target=_index, args=(tmp_path / "p", docs, bound, 1 + kills // 2), kwargs={"after": kills % 2 == 1}
+        )
         process.start()
-        time.sleep(dice.uniform(0, 0.12))
-        with suppress(ProcessLookupError):
-            os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
-        killed += process.exitcode == -signal.SIGKILL
         with Collection(FaissStore(tmp_path / "p"), bound) as papers:
-            for name, known in versions.items():
+            for name in names:
                 found = {record.text for record in papers.scroll({"source": f"docs/{name}"})}
-                assert any(found >= set(text.split("\n\n")) for text in known), name
-            if round_ % 2:
-                papers.add_records(reader(docs))
-                check_is_fresh(papers, docs)
-                for name in versions:
-                    versions[name] = {(docs / name).read_text()}
-    assert killed >= 4
+                assert found >= old[name] or found >= new[name], (name, kills)
+            papers.add_records(reader(docs))
+            check_is_fresh(papers, docs)
+        shutil.rmtree(tmp_path / "p")
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert 10 <= kills < 59
 
 
 def test_an_empty_source_is_refused() -> None:

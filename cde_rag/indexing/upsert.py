@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +20,16 @@ from cde_rag.embedders.protocol import Embedder, KeepsVectors
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
-from cde_rag.indexing.upsert_plan import Stale, UpsertPlan, difference, parents_of, plan_upsert, stale_passages
+from cde_rag.indexing.upsert_plan import (
+    Stale,
+    UpsertPlan,
+    difference,
+    groups_of,
+    parents_of,
+    plan_upsert,
+    stale_passages,
+)
+from cde_rag.readers.passages import document_of
 from cde_rag.records import Parent, Positions, chunks, embedded_text
 from cde_rag.stores.base import Record, Row, Store
 
@@ -160,8 +169,9 @@ class Upserter:
     ) -> AddReport:
         """Write a stream of records, and count the changes; raises and warns like `Collection.add`.
 
-        A document's passages are embedded with the siblings that it has now. Those that it no longer has are deleted
-        after its last passage is written, so that a crash loses none.
+        A document's passages are embedded with the siblings that it has now. Its new passages are written first, then
+        those with another text in one write of the store, and then those that it no longer has are deleted, so that
+        a crash leaves the old document or the new one complete. (One of more than 16,384 passages takes more writes.)
 
         Args:
             records: Records.
@@ -243,7 +253,7 @@ class Upserter:
     ) -> Iterator[tuple[int, dict[str, Row], dict[str, Record], Counter[str]]]:
         """Yield the size of each chunk, the stored rows of its ids, and its records and changes by `difference`."""
         done, positions = 0, Positions()
-        for chunk in chunks(records, self._parent_key):
+        for chunk in chunks(records, self._parent_key, document_of):
             positions.extend(record.id for record in chunk)
             stored = {row.record.id: row for row in self._store.get(list({record.id for record in chunk}))}
             known = {row_id: row.record for row_id, row in stored.items()}
@@ -270,7 +280,8 @@ class Upserter:
         if at_once and (missing := self._missing(plan, leaving, made)):
             return missing
         # The siblings that moved rows leave come first: after the move nothing names them.
-        if missing := self._write(self._stale(plan.left, made.embedder, leaving=plan.moved | leaving), made):
+        siblings = self._stale(plan.left, made.embedder, leaving=plan.moved | leaving)
+        if missing := self._write([[each] for each in siblings], made):
             return missing
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
             self._store.update_metadata(plan.metadata)
@@ -278,13 +289,14 @@ class Upserter:
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
         stale = self._stale(plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
         made.written = len(records) - sum(each.row.record.id in records for each in stale)
-        if (first := next((place for place, each in enumerate(stale) if each.row.digest not in made), 0)) > 0:
-            # Their digests are those of all siblings, also of those that are not written yet, so that none of them
-            # is embedded again when the others are there, or when an interrupted call is repeated.
-            self._write(stale[:first], made, gone=gone)
-            made.written += sum(each.row.record.id in records for each in stale[:first])
-            return stale[first:]
-        return self._write(stale, made, gone=gone)
+        # Digests are those of all siblings, also of those that are not written yet, so that none of them is embedded
+        # again when the others are there, or when an interrupted call is repeated.
+        groups = groups_of(stale, {record.id for record in gone})
+        ready = list(takewhile(lambda group: all(each.row.digest in made for each in group), groups))
+        if ready:
+            self._write(ready, made, gone=gone)
+            made.written += sum(each.row.record.id in records for group in ready for each in group)
+        return [each for group in groups[len(ready) :] for each in group if each.row.digest not in made]
 
     def _missing(self, plan: UpsertPlan, leaving: AbstractSet[str], made: "_Vectors") -> list[Stale]:
         """Return the rows of a plan that have no vector in `made`; passages that move count as their parent's last."""
@@ -313,7 +325,8 @@ class Upserter:
         """
         if self._parent_key is not None:
             parents = parents_of((row.record for row in self._store.get(ids)), self._parent_key)
-            if missing := self._write(self._stale(parents, made.embedder, leaving=leaving), made):
+            siblings = self._stale(parents, made.embedder, leaving=leaving)
+            if missing := self._write([[each] for each in siblings], made):
                 return missing
         _forget(made.embedder, lambda: [row.record for row in self._store.get(ids)])
         removed["deleted"] += self._store.delete(ids)
@@ -374,20 +387,25 @@ class Upserter:
         groups = stored_groups(self._store, parents, self._parent_key)
         return stale_passages(groups, embedder, self._parent_key, arriving=arriving, leaving=leaving)
 
-    def _write(self, stale: Sequence[Stale], made: "_Vectors", *, gone: Sequence[Record] = ()) -> list[Stale]:
+    def _write(
+        self, groups: Sequence[Sequence[Stale]], made: "_Vectors", *, gone: Sequence[Record] = ()
+    ) -> list[Stale]:
         """Write stale rows with their new vectors, or return those that have none in `made` and write nothing.
 
         Args:
-            stale: Rows.
+            groups: Rows; those of a group are written by one call of the store.
             made: Vectors of the call.
             gone: Records as they are replaced, whose plain vectors are deleted.
         """
-        if missing := [change for change in stale if change.row.digest not in made]:
+        if missing := [each for group in groups for each in group if each.row.digest not in made]:
             return missing
         _forget(made.embedder, lambda: gone)
-        first = len(stale) % LARGEST_WRITE  # in the first call, so that the last has the records that arrive
-        for end in range(first or LARGEST_WRITE, len(stale) + 1, LARGEST_WRITE):
-            rows = [change.row for change in stale[max(end - LARGEST_WRITE, 0) : end]]
+        parts: list[list[Row]] = []  # from the last one on, which has the records that arrive
+        for group in reversed(groups):
+            if not parts or len(parts[-1]) + len(group) > LARGEST_WRITE:
+                parts.append([])
+            parts[-1][:0] = [each.row for each in group]
+        for rows in reversed(parts):
             self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
         return []
 

@@ -10,6 +10,7 @@ from cde_rag.context.file_format import canonical_json
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import passages
+from cde_rag.readers.passages import document_of
 from cde_rag.records import Parent, Positions, parent_of
 from cde_rag.stores.base import Record, Row
 
@@ -143,6 +144,30 @@ def stale_passages(
     ]
     order = {row_id: place for place, row_id in enumerate(arriving)}
     return sorted(stale, key=lambda change: order.get(change.row.record.id, -1))
+
+
+def groups_of(stale: Sequence[Stale], replaced: AbstractSet[str]) -> list[list[Stale]]:
+    """Group stale rows by the writes that must not be interrupted, so that no text of a document is lost in between.
+
+    Args:
+        stale: Rows in order.
+        replaced: Ids of stored rows that get another text.
+
+    Returns:
+        Replaced passages of a document as one group, after its other rows; each other row by itself, in order.
+    """
+    documents = [document_of(each.row.record) for each in stale]
+    last = {document: place for place, document in enumerate(documents)}
+    groups: list[list[Stale]] = []
+    held: defaultdict[str, list[Stale]] = defaultdict(list)
+    for place, (each, document) in enumerate(zip(stale, documents, strict=True)):
+        if document is not None and each.row.record.id in replaced:
+            held[document].append(each)
+        else:
+            groups.append([each])
+        if document in held and last[document] == place:
+            groups.append(held[document])
+    return groups
 
 
 def parents_of(records: Iterable[Record], parent_key: str | None) -> set[Parent]:
