@@ -84,7 +84,7 @@ with Collection.from_texts(texts, store=folder / "edge.qdrant") as collection:
 rows = embedder.embed_documents(texts)
 import chromadb, lancedb
 
-client = chromadb.PersistentClient(str(folder / "chroma"), chromadb.Settings(anonymized_telemetry=False))
+client = chromadb.PersistentClient(str(folder / "chroma"))
 made = client.create_collection("notes", embedding_function=None)
 made.add([str(number) for number in range(70)], embeddings=rows, documents=texts)
 table = [{"vector": row.tolist(), "text": text} for row, text in zip(rows, texts)]

@@ -1,5 +1,6 @@
 """What engines and the allocator keep is bounded: kernels by number, shapes by rounding, buffers by size."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny import tiny_network, tiny_tokenizer
+from typer.testing import CliRunner
 
-from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
+from cde_rag.cli import app
 from cde_rag.model import checkpoints
 from cde_rag.model.batching import padded
 from cde_rag.model.runtimes.engines import Inputs, OnnxEngine, OpenVinoEngine
@@ -104,3 +107,19 @@ def test_large_buffers_go_back_to_the_system() -> None:
         for how in ("bounded", "as it is")
     ]
     assert found == [["8", "128"], ["0", "None"]]
+
+
+def test_a_server_is_bounded(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("uvicorn")
+    Collection.from_texts(
+        [f"river {number}" for number in range(70)], store=tmp_path / "docs.faiss", model=model
+    ).close()
+    bounds = list[str | None]()
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    monkeypatch.setattr(
+        "cde_rag.server.uvicorn_server.run",
+        lambda *_: bounds.append(os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY")),
+    )
+    result = CliRunner().invoke(app, ["serve", str(tmp_path / "docs.faiss"), "--model", str(model), "--llm", "none"])
+    assert (result.exit_code, bounds) == (0, ["128"]), result.output
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")

@@ -1,6 +1,8 @@
 """Stores that an audit reads: Qdrant, Chroma, LanceDB and PostgreSQL with pgvector."""
 
 import json
+import os
+import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -244,6 +246,8 @@ def _qdrant(
 def _chroma(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Source, None, None]:
+    if "chromadb" not in sys.modules:  # what its older versions send, is set when a client is made
+        os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
     chromadb = require("chromadb", "chroma")
     _no_choice(target, text=text, vector=vector)
     folder = str(_folder(target, place, "chroma.sqlite3"))
