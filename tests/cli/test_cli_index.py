@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from cde_rag import Collection, ContextualEmbedder, StoreError
 from cde_rag.cli import app
 from cde_rag.cli.output import progress_bar
+from cde_rag.search.searcher import words_searcher
 from cde_rag.stores.faiss import FaissStore
 
 BAD = {  # by line number, behind the twenty records
@@ -114,6 +115,23 @@ def test_a_parent_key_that_no_record_has_is_refused(run, records: Path, tmp_path
     found = " ".join(result.stderr.split())
     assert "no record has a metadata field 'bok'; found: book, year" in found
     assert not (tmp_path / "p").exists()
+
+
+def test_parents_and_groups_are_of_any_field(run, records: Path, tmp_path: Path):
+    rows = [json.loads(line) for line in records.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        book = row.pop("book")
+        row |= {"in": {"book": book}} if number % 2 else {"in.book": book}
+    records.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run("index", records, tmp_path / "p", "--parent-key", "in.bok", code=2)
+    assert "no record has a metadata field 'in.bok'; found: in, in.book, year" in " ".join(result.stderr.split())
+    run("index", records, tmp_path / "p", "--parent-key", "in.book")
+    assert "No record has" not in run("index", records, tmp_path / "p").stderr
+    (parent,) = words_searcher(FaissStore(tmp_path / "p")).search_parents("river", 1)
+    assert len(parent.passages) == 5
+    found = json.loads(run("search", tmp_path / "p", "river", "--group-by", "in.book", "--json").stdout)
+    assert {group["value"] for group in found["groups"]} == {"b0", "b1", "b2", "b3"}
+    run("search", tmp_path / "p", "river", "--group-by", "and", code=2)
 
 
 def test_records_of_a_later_run_without_the_parent_key_are_told_of(run, records: Path, tmp_path: Path):

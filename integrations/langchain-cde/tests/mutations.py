@@ -308,6 +308,18 @@ MUTATIONS = (
     ),
     Mutation(
         "vector_store.py",
+        'check_narrows(filter, "To delete all documents, call delete().")',
+        "pass",
+        f"{STORE}::test_delete",
+    ),
+    Mutation(
+        "vector_store.py",
+        "records = restored(self.collection, list(made))",
+        "records = list(made)",
+        f"{STORE}::test_documents_of_records_with_titles_are_added_again",
+    ),
+    Mutation(
+        "vector_store.py",
         'check_list(texts, call="add_texts")',
         "pass",
         f"{STORE}::test_what_cannot_be_stored_is_refused_with_its_place",

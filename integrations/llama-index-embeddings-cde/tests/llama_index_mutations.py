@@ -597,6 +597,27 @@ MUTATIONS = (
     ),
     Mutation(
         "base.py",
+        "if not isinstance(ref_doc_id, str) or not ref_doc_id:",
+        "if False:",
+        "vector_store.py::test_the_nodes_of_no_source_are_not_deleted",
+        STORE,
+    ),
+    Mutation(
+        "base.py",
+        'check_narrows(where, "To remove all nodes, call clear().")',
+        "pass",
+        "vector_store.py::test_nodes_are_deleted_by_id_and_filter",
+        STORE,
+    ),
+    Mutation(
+        "base.py",
+        "records = restored(self._collection, [record_of(node) for node in nodes])",
+        "records = [record_of(node) for node in nodes]",
+        "vector_store.py::test_records_with_titles_come_and_go_unchanged",
+        STORE,
+    ),
+    Mutation(
+        "base.py",
         "_ids(query.node_ids or None)",
         "_ids(query.node_ids)",
         "vector_store.py::test_queries_are_filtered",
