@@ -278,8 +278,9 @@ class Plan:
                 )
                 for phase in variant.recipe.phases
             )
-            start = replace(variant.recipe.start, model=self.config.start, name=f"{variant.config.name}-{seed}")
+            start = replace(variant.recipe.start, model=self.config.start, name=variant.config.name)
             recipe = replace(variant.recipe, seed=seed, start=start, phases=phases)
+            self._share_first_stage(variant, folder)
             train(prepared, recipe, folder)
         return [folder / MODEL for folder in folders]
 
@@ -385,6 +386,14 @@ class Plan:
             for pair in kept
             if counts[pair.source] >= least
         ]
+
+    def _share_first_stage(self, variant: Variant, run: Path) -> None:
+        """Let all seeds of a variant keep the vectors of the first stage, which none of them trains, in one folder."""
+        shared = self._work / variant.config.name / "first-stage"
+        shared.mkdir(parents=True, exist_ok=True)
+        run.mkdir(exist_ok=True)
+        if not (run / shared.name).exists():
+            (run / shared.name).symlink_to(Path("..", shared.name), target_is_directory=True)
 
     def _fewest(self, variant: Variant) -> int:
         """Return the least number of pairs of a source: a batch and the smallest context apart from it."""

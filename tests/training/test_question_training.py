@@ -119,8 +119,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sites = "site,split,form\nbank,train,people\nboat,train,code\nfish,dev,code\n"
     (folder / "train/questions/sites.csv").write_text(sites)
     write_questions(folder / "eval", "more", seed=9, count=1)
-    write_set(folder / "eval/river", seed=0, words=WORDS[:12])
-    write_set(folder / "eval/shore", seed=1, words=WORDS[8:])
+    write_set(folder / "eval/river", seed=0, words=[str(word) for word in WORDS[:12]])
+    write_set(folder / "eval/shore", seed=1, words=[str(word) for word in WORDS[8:]])
     draw = np.random.default_rng(5)
     for source in (*bundled_pairs.FILES, *bundled_pairs.HELD_OUT_SOURCES):
         (folder / "train" / source).mkdir()
@@ -166,6 +166,7 @@ def test_the_plan_runs_and_resumes(data: Path, tmp_path: Path, monkeypatch: pyte
     assert {row["source"] for row in old} == {"docs", "lfrqa"}
     run(data, tmp_path, monkeypatch)
     told = capsys.readouterr().out
+    assert len(list((tmp_path / "all/first-stage").iterdir())) == 1  # of both seeds
     assert "scores, all: " in told
     for name in ("all-share-0.5", "all-share-1", "few-share-1"):
         with (tmp_path / f"scores/{name}-gates.csv").open() as file:
