@@ -113,7 +113,7 @@ class Variant(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """A gate, and whether it is passed.
+    """A gate and its verdict.
 
     Attributes:
         name: Of the figure.
@@ -168,7 +168,7 @@ def read_plan(path: Path) -> tuple[PlanConfig, list[Variant]]:
     return recipe_of(tables, PlanConfig, file=str(path)), variants
 
 
-class Plan:
+class TrainingPlan:
     """The steps of a plan, each done once.
 
     Args:
@@ -526,7 +526,7 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     config, variants = read_plan(asked.plan)
     chosen = [each for each in variants if not asked.variant or each.config.name in asked.variant]
-    plan = Plan(config, chosen, asked.data, asked.work, asked.plan.parent, asked.corpus)
+    plan = TrainingPlan(config, chosen, asked.data, asked.work, asked.plan.parent, asked.corpus)
     once: dict[str, Callable[[], Path]] = {"pairs": plan.pairs, "old": plan.old, "negatives": plan.negatives}
     each_variant: dict[str, Callable[[Variant], Any]] = {
         "prepared": plan.prepared,

@@ -193,7 +193,7 @@ def test_batches_hold_what_the_plan_says(data: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(question_training, "minilm", lambda: stub_vectors)
     monkeypatch.setattr(bundled_pairs, "PACKAGES", ())
     config, variants = read_plan(data / "plan.toml")
-    plan = question_training.Plan(config, variants, data, tmp_path, data, [])
+    plan = question_training.TrainingPlan(config, variants, data, tmp_path, data, [])
     prepared = plan.prepared(variants[0])
     names = [prepared.source_names[code] for code in prepared.sources]
     assert set(names) == {"people", "people, titled", "code", "code, titled", "docs", "lfrqa"}
