@@ -8,9 +8,10 @@ resumes. Long because the plan is one list of steps.
 
 import argparse
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import torch
 
+from cde_rag._files import write_durably
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import Difference
 from cde_rag.model import CDEModel, checkpoints, loading
@@ -177,7 +179,10 @@ class TrainingPlan:
         data: Folder of questions, old pairs and sets.
         work: Folder of results.
         beside: Folder of the plan's file.
-        names: Corpora to work on; all by default.
+        names: Corpora to train on; empty: all.
+
+    Raises:
+        RecipeError: The folder of results is of other settings or corpora.
     """
 
     def __init__(
@@ -192,8 +197,18 @@ class TrainingPlan:
         self.config, self.variants, self._data, self._work, self._names = config, variants, data, work, names
         self._sets_file = beside / config.sets
         work.mkdir(parents=True, exist_ok=True)
+        self._claim()
         loaded = cache(minilm)
         self.surrogate: Surrogate = cached(lambda texts: loaded()(texts), SURROGATE, work / "cache")
+
+    def _claim(self) -> None:
+        """Write the settings into the folder of results, or compare them with those that are there."""
+        path = self._work / "settings.json"
+        settings = json.dumps({"corpora": sorted(self._names), **asdict(self.config)}, indent=1).encode()
+        if not path.exists():
+            write_durably(path, settings)
+        elif path.read_bytes() != settings:
+            raise RecipeError(f"{path}: results of other settings or corpora are in this folder. Name another one.")
 
     def pairs(self) -> Path:
         """Write the pairs of questions for training, without overlaps; return the folder."""

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,15 @@ def test_batches_hold_what_the_plan_says(data: Path, tmp_path: Path, monkeypatch
     assert (prepared.hard_negatives[[name not in ("docs", "lfrqa") for name in names]] >= 0)[:, :3].all()
     few = plan.prepared(variants[1])
     assert len({few.domain_names[code] for code in few.domains} - {"docs", "lfrqa"}) == 1
+
+
+def test_a_folder_of_other_settings_is_refused(data: Path, tmp_path: Path) -> None:
+    config, variants = read_plan(data / "plan.toml")
+    question_training.TrainingPlan(config, variants, data, tmp_path, data, [])
+    question_training.TrainingPlan(config, variants, data, tmp_path, data, [])
+    for other, names in ((replace(config, passages=7), []), (config, ["bank"])):
+        with pytest.raises(RecipeError, match="other settings or corpora"):
+            question_training.TrainingPlan(other, variants, data, tmp_path, data, names)
 
 
 def test_a_merge_is_between_start_and_mean_in_all_tensors(tmp_path: Path) -> None:
