@@ -8,9 +8,10 @@ resumes. Long because the plan is one list of steps.
 
 import argparse
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import torch
 
+from cde_rag._files import write_durably
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import Difference
 from cde_rag.model import CDEModel, checkpoints, loading
@@ -113,7 +115,7 @@ class Variant(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """A gate, and whether it is passed.
+    """A gate and its verdict.
 
     Attributes:
         name: Of the figure.
@@ -168,7 +170,7 @@ def read_plan(path: Path) -> tuple[PlanConfig, list[Variant]]:
     return recipe_of(tables, PlanConfig, file=str(path)), variants
 
 
-class Plan:
+class TrainingPlan:
     """The steps of a plan, each done once.
 
     Args:
@@ -177,7 +179,10 @@ class Plan:
         data: Folder of questions, old pairs and sets.
         work: Folder of results.
         beside: Folder of the plan's file.
-        names: Corpora to work on; all by default.
+        names: Corpora to train on; empty: all.
+
+    Raises:
+        RecipeError: The folder of results is of other settings or corpora.
     """
 
     def __init__(
@@ -192,8 +197,18 @@ class Plan:
         self.config, self.variants, self._data, self._work, self._names = config, variants, data, work, names
         self._sets_file = beside / config.sets
         work.mkdir(parents=True, exist_ok=True)
+        self._claim()
         loaded = cache(minilm)
         self.surrogate: Surrogate = cached(lambda texts: loaded()(texts), SURROGATE, work / "cache")
+
+    def _claim(self) -> None:
+        """Write the settings into the folder of results, or compare them with those that are there."""
+        path = self._work / "settings.json"
+        settings = json.dumps({"corpora": sorted(self._names), **asdict(self.config)}, indent=1).encode()
+        if not path.exists():
+            write_durably(path, settings)
+        elif path.read_bytes() != settings:
+            raise RecipeError(f"{path}: results of other settings or corpora are in this folder. Name another one.")
 
     def pairs(self) -> Path:
         """Write the pairs of questions for training, without overlaps; return the folder."""
@@ -278,8 +293,9 @@ class Plan:
                 )
                 for phase in variant.recipe.phases
             )
-            start = replace(variant.recipe.start, model=self.config.start, name=f"{variant.config.name}-{seed}")
+            start = replace(variant.recipe.start, model=self.config.start, name=variant.config.name)
             recipe = replace(variant.recipe, seed=seed, start=start, phases=phases)
+            self._share_first_stage(variant, folder)
             train(prepared, recipe, folder)
         return [folder / MODEL for folder in folders]
 
@@ -385,6 +401,14 @@ class Plan:
             for pair in kept
             if counts[pair.source] >= least
         ]
+
+    def _share_first_stage(self, variant: Variant, run: Path) -> None:
+        """Let all seeds of a variant keep the vectors of the first stage, which none of them trains, in one folder."""
+        shared = self._work / variant.config.name / "first-stage"
+        shared.mkdir(parents=True, exist_ok=True)
+        run.mkdir(exist_ok=True)
+        if not (run / shared.name).exists():
+            (run / shared.name).symlink_to(Path("..", shared.name), target_is_directory=True)
 
     def _fewest(self, variant: Variant) -> int:
         """Return the least number of pairs of a source: a batch and the smallest context apart from it."""
@@ -517,7 +541,7 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     config, variants = read_plan(asked.plan)
     chosen = [each for each in variants if not asked.variant or each.config.name in asked.variant]
-    plan = Plan(config, chosen, asked.data, asked.work, asked.plan.parent, asked.corpus)
+    plan = TrainingPlan(config, chosen, asked.data, asked.work, asked.plan.parent, asked.corpus)
     once: dict[str, Callable[[], Path]] = {"pairs": plan.pairs, "old": plan.old, "negatives": plan.negatives}
     each_variant: dict[str, Callable[[Variant], Any]] = {
         "prepared": plan.prepared,

@@ -98,6 +98,7 @@ def test_a_quote_that_is_nowhere_is_not_published(tmp_path: Path) -> None:
             {"questions": [{"id": "a", "question": "b", "answers": [["x", "1", 2, 3, "d"]]}]},
             "expected page, first and last position",
         ),
+        ({"name": "../helm"}, r"expected letters, digits, .* in 'name', found '\.\./helm'"),
         ({"name": 7}, "expected a string in 'name', found a number"),
     ],
 )

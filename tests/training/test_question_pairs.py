@@ -74,6 +74,7 @@ def test_a_bad_question_names_its_line(content: str, expected: str, tmp_path: Pa
         ("site,split\nbirds,dev\n", "no line for the folder 'helm'"),
         ("site,split\nbirds,dev\nhelm,train\ncats,train\n", "line 4: no folder .*cats"),
         ("site,split\nbirds,dev\nbirds,train\nhelm,train\n", "line 3: the site 'birds' has a line already"),
+        ("site,split\nbirds,../dev\nhelm,train\n", r"line 2: expected letters, .* in 'split', found '\.\./dev'"),
         ("name\nbirds\nhelm\n", "line 2: expected a string in 'site', found no such field"),
     ],
 )
@@ -213,6 +214,12 @@ def test_evaluation_sets_may_be_questions(tmp_path: Path) -> None:
         evaluation_sets(tmp_path / "nowhere")
     with pytest.raises(CorpusError, match="need a surrogate"):
         write_pairs(read_corpora(tmp_path / "in"), tmp_path / "out", against=[tmp_path])
+
+
+def test_a_split_does_not_overwrite_the_passages(tmp_path: Path) -> None:
+    (write_questions(tmp_path / "in") / "sites.csv").write_text("site,split\nbirds,passages\nhelm,train\n")
+    with pytest.raises(CorpusError, match="birds: the split 'passages' would overwrite"):
+        write_pairs(read_corpora(tmp_path / "in"), tmp_path / "out")
 
 
 def test_equal_input_gives_equal_files(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -119,8 +120,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sites = "site,split,form\nbank,train,people\nboat,train,code\nfish,dev,code\n"
     (folder / "train/questions/sites.csv").write_text(sites)
     write_questions(folder / "eval", "more", seed=9, count=1)
-    write_set(folder / "eval/river", seed=0, words=WORDS[:12])
-    write_set(folder / "eval/shore", seed=1, words=WORDS[8:])
+    write_set(folder / "eval/river", seed=0, words=[str(word) for word in WORDS[:12]])
+    write_set(folder / "eval/shore", seed=1, words=[str(word) for word in WORDS[8:]])
     draw = np.random.default_rng(5)
     for source in (*bundled_pairs.FILES, *bundled_pairs.HELD_OUT_SOURCES):
         (folder / "train" / source).mkdir()
@@ -166,6 +167,7 @@ def test_the_plan_runs_and_resumes(data: Path, tmp_path: Path, monkeypatch: pyte
     assert {row["source"] for row in old} == {"docs", "lfrqa"}
     run(data, tmp_path, monkeypatch)
     told = capsys.readouterr().out
+    assert len(list((tmp_path / "all/first-stage").iterdir())) == 1  # of both seeds
     assert "scores, all: " in told
     for name in ("all-share-0.5", "all-share-1", "few-share-1"):
         with (tmp_path / f"scores/{name}-gates.csv").open() as file:
@@ -192,7 +194,7 @@ def test_batches_hold_what_the_plan_says(data: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(question_training, "minilm", lambda: stub_vectors)
     monkeypatch.setattr(bundled_pairs, "PACKAGES", ())
     config, variants = read_plan(data / "plan.toml")
-    plan = question_training.Plan(config, variants, data, tmp_path, data, [])
+    plan = question_training.TrainingPlan(config, variants, data, tmp_path, data, [])
     prepared = plan.prepared(variants[0])
     names = [prepared.source_names[code] for code in prepared.sources]
     assert set(names) == {"people", "people, titled", "code", "code, titled", "docs", "lfrqa"}
@@ -203,6 +205,15 @@ def test_batches_hold_what_the_plan_says(data: Path, tmp_path: Path, monkeypatch
     assert (prepared.hard_negatives[[name not in ("docs", "lfrqa") for name in names]] >= 0)[:, :3].all()
     few = plan.prepared(variants[1])
     assert len({few.domain_names[code] for code in few.domains} - {"docs", "lfrqa"}) == 1
+
+
+def test_a_folder_of_other_settings_is_refused(data: Path, tmp_path: Path) -> None:
+    config, variants = read_plan(data / "plan.toml")
+    question_training.TrainingPlan(config, variants, data, tmp_path, data, [])
+    question_training.TrainingPlan(config, variants, data, tmp_path, data, [])
+    for other, names in ((replace(config, passages=7), []), (config, ["bank"])):
+        with pytest.raises(RecipeError, match="other settings or corpora"):
+            question_training.TrainingPlan(other, variants, data, tmp_path, data, names)
 
 
 def test_a_merge_is_between_start_and_mean_in_all_tensors(tmp_path: Path) -> None:

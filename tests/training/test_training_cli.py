@@ -20,7 +20,7 @@ from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.presets import PRESETS, preset, preset_text
 from experiments.__main__ import app as experiments
 
-COMMANDS = "prepare cluster inspect train presets interpolate rotate adapt".split()
+COMMANDS = "questions prepare cluster inspect train presets interpolate rotate adapt".split()
 RECIPE = """
 [start]
 model = {model}

@@ -28,7 +28,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class CorpusPassage:
-    """Passage of a corpus, whether a pair has it as its document or not, for contexts and siblings.
+    """Passage of a corpus, for contexts and siblings; it may be no pair's document.
 
     Attributes:
         text: As documents of pairs have it, without title.

@@ -10,7 +10,7 @@ the pages the quotes are found again, also in pages that changed elsewhere.
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, cast
 
@@ -27,6 +27,7 @@ from cde_rag_training.questions.question_folder import (
     existing,
     read_page,
     read_pages,
+    site_of,
     string,
 )
 from cde_rag_training.questions.question_pairs import write_lines
@@ -79,7 +80,7 @@ def read_published(path: Path, pages: Path, names: Sequence[str] = ()) -> Rebuil
         for where, parse in jsonl_rows(file, str(path)):
             try:
                 row = parse()
-                site, digests, questions = _site(row), _digests(row), _questions(row)
+                site, digests, questions = site_of(row, "name"), _digests(row), _questions(row)
             except UnusableError as error:
                 raise CorpusError(f"{where}: {error}. Is it a published set of questions?") from error
             known.append(site.name)
@@ -137,10 +138,6 @@ class _Unquoted(NamedTuple):
     text: str
     kind: str
     places: list[_Place]
-
-
-def _site(row: Mapping[str, Any]) -> Site:
-    return Site(**{field.name: string(row, field.name, "" if field.name != "name" else None) for field in fields(Site)})
 
 
 def _digests(row: Mapping[str, Any]) -> dict[str, str]:

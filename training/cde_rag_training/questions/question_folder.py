@@ -9,6 +9,7 @@ A line of `questions.jsonl` has `question`, `answers` (each with `page`, the pat
 page) and, optionally, `id` and `kind` (such as "keyword"). White space in quotes does not matter.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from cde_rag.readers.tables import csv_rows, jsonl_rows, opened
 
 QUESTIONS, PAGES, SITES = "questions.jsonl", "pages.jsonl", "sites.csv"
 TRAIN = "train"
+_FILE_NAME = re.compile(r"\w[\w.-]*")
 UNNAMED = "questions"  # form of a corpus of which none is known
 
 
@@ -129,7 +131,7 @@ def read_sites(folder: Path) -> dict[str, Site]:
         return {name: Site(name) for name in sorted(found)}
     sites: dict[str, Site] = {}
     with opened(path) as file:
-        for where, site in _checked(csv_rows(file, str(path), ",", Fields()), _site):
+        for where, site in _checked(csv_rows(file, str(path), ",", Fields()), lambda row: site_of(row, "site")):
             if site.name in sites:
                 raise CorpusError(f"{where}: the site {site.name!r} has a line already. Remove one of them.")
             if site.name not in found:
@@ -219,6 +221,24 @@ def string(row: Mapping[str, Any], name: str, default: str | None = None) -> str
     return value
 
 
+def site_of(row: Mapping[str, Any], name: str) -> Site:
+    """Return a site from a line's fields.
+
+    Args:
+        row: The line.
+        name: Field with the site's name.
+
+    Raises:
+        UnusableError: A field is no string, or name or split, which are used in paths, could lead elsewhere.
+    """
+    facts = {each: string(row, each, "") for each in ("split", "form", "licence", "source", "commit")}
+    site = Site(string(row, name), **{each: value for each, value in facts.items() if value})
+    for field, value in ((name, site.name), ("split", site.split)):
+        if not _FILE_NAME.fullmatch(value):
+            raise UnusableError(f"expected letters, digits, '.', '_' and '-' in {field!r}, found {value!r}")
+    return site
+
+
 def _checked(
     rows: Iterator[tuple[str, Callable[[], Mapping[str, Any]]]], convert: Callable[[Mapping[str, Any]], Any]
 ) -> Iterator[tuple[str, Any]]:
@@ -228,11 +248,6 @@ def _checked(
         except UnusableError as error:
             raise CorpusError(f"{where}: {error}. Mend the line, or remove it.") from error
         yield where, converted
-
-
-def _site(row: Mapping[str, Any]) -> Site:
-    facts = {name: string(row, name, "") for name in ("split", "form", "licence", "source", "commit")}
-    return Site(string(row, "site"), **{name: value for name, value in facts.items() if value})
 
 
 def _page(row: Mapping[str, Any]) -> tuple[str, str]:

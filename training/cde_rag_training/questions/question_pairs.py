@@ -228,6 +228,10 @@ def write_pairs(
         raise CorpusError("No corpora to build pairs of. Give at least one.")
     splits: dict[str, list[QuestionPair]] = {}
     for one in built:
+        if one.report.split == PASSAGES.split(".")[0]:
+            raise CorpusError(
+                f"{one.report.corpus}: the split {one.report.split!r} would overwrite {PASSAGES}. Rename it."
+            )
         splits.setdefault(one.report.split, []).extend(one.pairs)
     removed, passed_over = Counter[str](), list[str]()
     if surrogate is not None and TRAIN in splits:
