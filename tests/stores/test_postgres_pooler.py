@@ -18,6 +18,7 @@ from word_scores import table_scores
 from cde_rag.errors import StoreError
 from cde_rag.readers.pgvector_table import TableColumns, table_records
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
+from cde_rag.stores.postgres.pg_database import PgDatabase
 
 NAMES = itertools.count()
 
@@ -154,7 +155,7 @@ def test_a_table_of_another_application_is_found_by_the_roles_own_path(postgres:
 
 
 def test_parameters_of_an_index_are_those_of_the_statement(pooled: str, monkeypatch: pytest.MonkeyPatch):
-    """Whatever another client set in the session: its one candidate would not be enough."""
+    """Whatever another client set in the session, whose one candidate would not be enough; and for no later one."""
     monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 500)
     store, matrix, queries = PgVectorStore(pooled, name(), index="hnsw"), units(1000, 64), units(20, 64, seed=1)
     created(lambda: store, dim=64)
@@ -166,6 +167,8 @@ def test_parameters_of_an_index_are_those_of_the_statement(pooled: str, monkeypa
             best = allowed[np.argsort(-matrix[allowed] @ query)[:10]]
             recall += len({int(hit.id) for hit in hits} & set(best.tolist()))
     assert recall > 360  # of 400
+    with psycopg.connect(pooled, autocommit=True, prepare_threshold=None) as other:
+        assert {other.execute("SHOW hnsw.ef_search").fetchone() for _ in range(12)} == {("1",)}
     store.close()
 
 
@@ -193,21 +196,23 @@ def test_a_lease_is_held_and_fences_behind_the_pooler(postgres: str, pooled: str
 
 
 def test_a_lease_that_is_lost_before_it_is_noted_takes_nothing(postgres: str, monkeypatch: pytest.MonkeyPatch):
+    """Its session has the lock no more when the token is written, and another run may have it."""
     place = functools.partial(PgVectorStore, postgres, name())
-    store, other = created(place), place()
+    created(place)
+    store, other = place(), place()
+    lock = PgDatabase.lock
     with other.lease():
-        before = other._run
-        lock = type(store._database).lock
 
-        def lost(*_: Any) -> Any:
-            monkeypatch.undo()
-            return lock(store._database, [1, "not that of leases"])
+        def lost(database: PgDatabase, _: Any) -> Any:
+            return lock(database, [1, "not that of leases"])
 
-        monkeypatch.setattr(type(store._database), "lock", lost)
-        with pytest.raises(StoreError, match="the connection that held the lease was lost"), store.lease():
-            pass
+        with monkeypatch.context() as patched:
+            patched.setattr(PgDatabase, "lock", lost)
+            with pytest.raises(StoreError, match="the connection that held the lease was lost"), store.lease():
+                pass
         other.drop(other.create_generation(fingerprint=OTHER, context=b"other"))  # it still has the lease
-        assert other._run == before
+    store.close()
+    other.close()
 
 
 def test_a_call_takes_few_statements(postgres: str):

@@ -248,7 +248,7 @@ class PgDatabase:
                 return work(connection, names)
 
     def _begin(self, connection: Any, names: PgNames, *, reading: bool) -> str | None:
-        """Read the manifest's row, lock it against other writers, and compare it with what this object knows.
+        """Read the manifest's row, lock it against other writers, and check its format and the collection's id.
 
         Returns:
             Random id of the collection, or None.

@@ -5,7 +5,7 @@ from cde_rag.stores.postgres.pgvector_index import LEAST_ROWS
 
 
 def presence(generation: int) -> str:
-    """Return the SQL for the presence of a generation's index, beside the manifest `m`."""
+    """Return the SQL for the presence of a generation's index, next to the manifest `m`."""
     return (
         "EXISTS (SELECT FROM pg_class i JOIN pg_class t USING (relnamespace) "
         f"WHERE t.oid = m.tableoid AND i.relname = 'nearest_{generation}')"
