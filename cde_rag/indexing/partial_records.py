@@ -1,4 +1,4 @@
-"""Completion of partial records by what is stored under their ids."""
+"""Completion of partial records by the stored records of their ids."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice

@@ -15,7 +15,7 @@ SAMPLE_BLOCKS = 4  # places of a store that a sample is read from
 
 
 class ProcessBound:
-    """Base of what has open files, connections and locks: it can neither be pickled nor copied."""
+    """Base class of objects with open files, connections and locks, which can neither be pickled nor copied."""
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -313,7 +313,7 @@ def test_a_run_on_qdrant_that_is_suspended_in_a_call(at: str) -> None:
 
 
 OVER = """
-import sys
+import sys, time
 from pathlib import Path
 from test_gone_back import *
 live, copied, way = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -348,7 +348,7 @@ def copied_over(copied: Path, live: Path, *, all_files: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_open", "way"),
+    ("folder", "is_open", "way"),
     [
         ("hnsw", False, "all files"),
         ("hnsw", True, "changed files"),
@@ -356,24 +356,24 @@ def copied_over(copied: Path, live: Path, *, all_files: bool) -> None:
         ("edge", True, "all files"),
     ],
 )
-def test_a_copy_that_keeps_times_over_an_open_folder(scratch: Path, kind: str, way: str, is_open: bool) -> None:
+def test_a_copy_that_keeps_times_over_an_open_folder(scratch: Path, folder: str, way: str, is_open: bool) -> None:
     """The marker file, and the manifest of Edge, have the time that they had: only newer files are older now."""
     live, copied = scratch / "live", scratch / "copied"
-    with closing(store_at(kind, live)) as store:
+    with closing(store_at(folder, live)) as store:
         Collection.create(store, stub(0)).add_records(map(record, range(RECORDS)))
     for path in live.rglob("*"):
         os.utime(path, (LONG_AGO, LONG_AGO))
     if not is_open:
         subprocess.run(["cp", "-a", live, copied], check=True)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
-    subprocess.run([sys.executable, "-c", OVER, live, copied, way, kind], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", OVER, live, copied, way, folder], env=environment, check=True)
     if is_open:
         return
     for log in live.glob("*-wal"), live.glob("*-shm"):  # of the process that ended; the message says: an empty folder
         for path in log:
             path.unlink()
-    with closing(store_at(kind, live)) as store:
-        if kind == "edge":  # the newer files of the engine are there, too
+    with closing(store_at(folder, live)) as store:
+        if folder == "edge":  # the newer files of the engine are there, too
             with pytest.raises(StoreFormatError, match="found one that was not there"):
                 store.count()
             return
