@@ -370,12 +370,13 @@ class Upserter:
         if missing := [each for group in groups for each in group if each.row.digest not in made]:
             return missing
         _forget(made.embedder, lambda: gone)
-        rows: list[Row] = []
-        for group in [*groups, []]:
-            if rows and (not group or len(rows) + len(group) > LARGEST_WRITE):
-                self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
-                rows = []
-            rows += [each.row for each in group]
+        parts: list[list[Row]] = []
+        for group in groups:
+            if not parts or len(parts[-1]) + len(group) > LARGEST_WRITE:
+                parts.append([])
+            parts[-1] += [each.row for each in group]
+        for rows in parts:
+            self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
         return []
 
     def _warn(self, changes: Counter[str]) -> None:
