@@ -246,6 +246,7 @@ def test_no_import_opens_a_connection(watched: Watched) -> None:
     watched.run(IMPORTS.replace("{found}", repr([name for name in names if _is_there(name)])))
 
 
+@pytest.mark.long
 def test_no_model_and_no_reader_of_other_stores_opens_a_connection(watched: Watched) -> None:
     for module in ("chromadb", "lancedb", "qdrant_edge", "openvino", "onnxruntime"):
         pytest.importorskip(module)
@@ -262,7 +263,7 @@ def test_no_command_opens_a_connection(watched: Watched, model: Path) -> None:
     watched.run(COMMANDS, watched.folder, model)
 
 
-@pytest.mark.parametrize("before", ["imported", "not imported"])
+@pytest.mark.parametrize("before", ["imported", pytest.param("not imported", marks=pytest.mark.long)])
 def test_a_cluster_of_ray_reaches_nothing_but_this_machine(watched: Watched, model: Path, before: str) -> None:
     pytest.importorskip("ray")
     from cde_rag import Collection

@@ -61,17 +61,15 @@ def test_collections_share_their_model(model: Path, tmp_path: Path, runtime: str
     expected = [hit.id for hit in first.search("river bank", k=5)]
     before = len(list(DESCRIPTORS.iterdir()))
     others = [Collection.open(tmp_path / "docs.faiss", model=str(model), options=options) for _ in range(10)]
-    for other in others:
-        assert [hit.id for hit in other.search("river bank", k=5)] == expected
+    assert [[hit.id for hit in other.search("river bank", k=5)] for other in others] == [expected] * 10
     added = len(list(DESCRIPTORS.iterdir())) - before
     assert added <= 3 * len(others), "SQLite's file, its log and its shared memory; no more"
     assert mapped(model) == (0 if runtime == "torch" else 1)
     models = {id(each.embedder.model) for each in (first, *others)}  # pyright: ignore[reportAttributeAccessIssue]
     assert len(models) == 1
     left = weakref.ref(first.embedder.model)  # pyright: ignore[reportAttributeAccessIssue]
-    for each in (first, *others):
-        each.close()
-    del first, other, others, each
+    [each.close() for each in (first, *others)]
+    del first, others
     gc.collect()
     assert left() is None, "freed with the last collection"
     assert mapped(model) == 0
@@ -107,10 +105,10 @@ def test_plain_embedders_share_their_model(tmp_path: Path) -> None:
     from plain_model import write_transformer
 
     folder = write_transformer(tmp_path / "plain")
-    for options in ({"runtime": "onnx"}, {"runtime": "torch", "device": "cpu"}):
-        one, same = (PlainEmbedder(folder, **options) for _ in range(2))
+    for runtime in ("onnx", "torch"):
+        one, same = (PlainEmbedder(folder, runtime=runtime, device="cpu") for _ in range(2))
         assert one._model is same._model  # pyright: ignore[reportPrivateUsage]
-        shorter = PlainEmbedder(folder, max_length=7, **options)
+        shorter = PlainEmbedder(folder, max_length=7, runtime=runtime, device="cpu")
         assert shorter._model is not one._model  # pyright: ignore[reportPrivateUsage]
         np.testing.assert_array_equal(one.embed_documents(TEXTS), same.embed_documents(TEXTS))
 
