@@ -21,6 +21,12 @@ def test_keeps_the_book(where: dict[str, Any], kept: bool) -> None:
     assert matches(where, BOOK) is kept
 
 
+@pytest.mark.parametrize("where", [{"": {"exists": True}}, {".": 6}, {"..not": 7}, {".a": {"gt": 7}}, {"a.": 9}])
+def test_an_empty_key_has_a_name(where: dict[str, Any]) -> None:
+    assert matches(where, {"": {"": 6, "not": 7, "a": 8}, "a": {"": 9}})
+    assert not matches(where, {"not": 7, "a": 8})
+
+
 @pytest.mark.parametrize(
     ("where", "at"),
     [
