@@ -76,7 +76,7 @@ def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:
         ModelError: They are not one for each text; the client does not check what it reads.
     """
     rows: Any = getattr(answer, "data", None) or []
-    found = {getattr(row, "index", None): getattr(row, "embedding", None) for row in rows}
+    found: dict[Any, Any] = {getattr(row, "index", None): getattr(row, "embedding", None) for row in rows}
     if (
         found.keys() != set(range(expected))
         or len(rows) != expected
