@@ -10,7 +10,7 @@ Loaded = TypeVar("Loaded")
 
 
 class Shared(Generic[Loaded]):
-    """Objects by what they were loaded from; each is freed with its last user. Thread-safe.
+    """Objects by their source; each is freed with its last user. Thread-safe.
 
     A forked process loads its own, since the threads of an engine do not survive a fork.
     """

@@ -1,27 +1,29 @@
 """Errors and warnings; each message has the expected, the found, and the remedy.
 
-CDEError
-├── ContextError
-│   ├── ContextMissingError      vectors or a query without their context
-│   ├── ContextMismatchError     vectors and embedder in different vector spaces
-│   └── ContextFormatError       an unreadable, damaged or newer context file
-├── ModelError                   weights, config or tokenizer that cannot be loaded
-├── StoreError                   a store that is missing, damaged, locked or not writable
-│   ├── StoreFormatError         damaged or newer files
-│   └── FilterError              a filter outside the grammar
-├── CorpusError                  texts or records that cannot be used (also ValueError)
-├── CanaryError                  a new generation that loses known results of canary queries
-├── TenantError                  a call that does not name exactly one tenant
-├── ResumeError                  an interrupted run that cannot be continued
-├── PoolError                    worker processes that ended, or that finish nothing
-└── MissingExtraError            an optional dependency that is not installed (also ImportError)
+Their classes:
 
-CDEWarning (UserWarning)
-├── TruncationWarning            texts longer than the model's token limit
-├── SmallContextWarning          a context of too few documents to represent a corpus
-├── PartialContextWarning        a context sampled from a part of the corpus
-├── ContextReusedWarning         a new corpus that is embedded in a context made from another
-└── UnknownFieldWarning          a filter that found nothing and names a field that no record has
+    CDEError
+    ├── ContextError
+    │   ├── ContextMissingError      vectors or a query without their context
+    │   ├── ContextMismatchError     vectors and embedder in different vector spaces
+    │   └── ContextFormatError       an unreadable, damaged or newer context file
+    ├── ModelError                   weights, config or tokenizer that cannot be loaded
+    ├── StoreError                   a store that is missing, damaged, locked or not writable
+    │   ├── StoreFormatError         damaged or newer files
+    │   └── FilterError              a filter outside the grammar
+    ├── CorpusError                  texts or records that cannot be used (also ValueError)
+    ├── CanaryError                  a new generation that loses known results of canary queries
+    ├── TenantError                  a call that does not name exactly one tenant
+    ├── ResumeError                  an interrupted run that cannot be continued
+    ├── PoolError                    worker processes that ended, or that finish nothing
+    └── MissingExtraError            an optional dependency that is not installed (also ImportError)
+
+    CDEWarning (UserWarning)
+    ├── TruncationWarning            texts longer than the model's token limit
+    ├── SmallContextWarning          a context of too few documents to represent a corpus
+    ├── PartialContextWarning        a context sampled from a part of the corpus
+    ├── ContextReusedWarning         a new corpus that is embedded in a context made from another
+    └── UnknownFieldWarning          a filter that found nothing and names a field that no record has
 """
 
 import errno

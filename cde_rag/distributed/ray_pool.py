@@ -57,7 +57,7 @@ def connect(address: str | None) -> Any:
 
 @contextmanager
 def _only_this_machine() -> Generator[None, None, None]:
-    """Start Ray's processes so that they reach nothing else; what the user has set stays."""
+    """Start Ray's processes so that they reach nothing else; the user's own settings stay."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     several = os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # of all systems: more than loopback
     constants: Any = importlib.import_module("ray._private.ray_constants")

@@ -217,7 +217,7 @@ def _sample_context(
 
 
 def files_written(folder: Path) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
-    """Yield the paths of a model's files, those of a pair's first half included, with what `written` returns.
+    """Yield the paths of a model's files, those of a pair's first half included, with the result of `written`.
 
     Raises:
         ModelError: The config is missing or no JSON object, or the first half is not installed.

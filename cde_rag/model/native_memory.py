@@ -11,7 +11,7 @@ _LARGE: Final = 2**18  # bytes of a buffer that goes back to the system when it 
 
 
 def bound_native_memory() -> None:
-    """Bound what stays after batches of many shapes; what the user has set in the environment stays.
+    """Bound the memory that stays after batches of many shapes; settings of the environment take precedence.
 
     For a process of this library's own, before its first model is loaded. By itself glibc raises the size of buffers
     that it gives back, up to 32 MiB, and keeps the others in pieces. OpenVINO's own cache is bounded by its engine, and
