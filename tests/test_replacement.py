@@ -21,7 +21,7 @@ from cde_rag.collection.collection import plan_records
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.replacement import missing_documents, unread_passages
 from cde_rag.indexing.upsert import AddReport
-from cde_rag.readers import Fields, RecordReader
+from cde_rag.readers import Fields, RecordReader, documents
 from cde_rag.stores.base import Row, Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
@@ -212,6 +212,20 @@ def test_a_document_that_left_is_named_and_kept(docs: Path, tmp_path: Path, embe
         papers.add_records(inner)
         assert missing_documents(papers.store, inner) == []  # it never was in that folder
         assert list(unread_passages(papers.store, reader(docs))) == [f"docs/guide/b.md#{number}" for number in range(4)]
+
+
+def test_documents_that_cannot_be_read_for_lack_of_their_extra_are_kept(
+    docs: Path, tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+):
+    pages = [docs / "page.html", docs / "left.html"]
+    for page in pages:
+        page.write_text(f"<title>A page</title><p>{WORDS[0]} {page.stem}</p>")
+    with Collection.create(FaissStore(tmp_path / "docs.faiss"), embedder, parent_key="source") as collection:
+        collection.add_records(RecordReader(docs))
+        monkeypatch.setattr(documents, "readable", lambda: False)
+        assert unread_passages(collection.store, RecordReader(docs)) == {}
+        pages[1].unlink()
+        assert list(unread_passages(collection.store, RecordReader(docs))) == ["docs/left.html#0"]
 
 
 def test_rows_are_upserted_by_id(tmp_path: Path, embedder: Embedder):
