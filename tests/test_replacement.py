@@ -1,5 +1,6 @@
 """A text document that is read again replaces its passages: in the end the collection is the one of a fresh index."""
 
+import json
 import multiprocessing
 import os
 import random
@@ -236,6 +237,15 @@ def test_rows_are_upserted_by_id(tmp_path: Path, embedder: Embedder):
         path.write_text("id,text,source\nx#0,the river,x\n")
         assert papers.add_records(RecordReader(path)) == AddReport(unchanged=1)
         assert papers.count() == 2
+
+
+def test_rows_with_the_name_of_a_document_of_the_same_call(tmp_path: Path, embedder: Embedder):
+    write(tmp_path / "docs/a.md", 1)
+    rows = [{"id": f"docs/a.md#{number}", "text": f"row {number}", "source": "docs/a.md"} for number in (5, 6)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with created(FaissStore(tmp_path / "p"), embedder) as papers:
+        assert papers.add_records(reader(tmp_path / "docs", tmp_path / "rows.jsonl")) == AddReport(added=3)
+        assert [record.id for record in papers.scroll()] == ["docs/a.md#0", "docs/a.md#5", "docs/a.md#6"]
 
 
 def test_records_of_a_part_of_a_reader_are_upserted(docs: Path, tmp_path: Path, embedder: Embedder):

@@ -87,8 +87,9 @@ class Replacement:
         return gone
 
     def _document(self, record: Record) -> str | None:
+        """Return the document that a record is a passage of; None for a row that only has the name of one."""
         name = document_of(record)
-        return name if name in self._documents else None
+        return name if name is not None and _number(record) < self._documents.get(name, 0) else None
 
     def _find(self, new: Mapping[str, Record], stored: Mapping[str, Row]) -> None:
         """Add the stored passages that some documents lack to `_leaving`."""
@@ -111,10 +112,15 @@ class Replacement:
                 source = document_of(row.record)
                 if source is None or source not in part:
                     continue
-                name, number = part[source], int(row.record.id.rpartition("#")[2])
+                name, number = part[source], _number(row.record)
                 double = name != source and file_of(row.record.metadata) == paths[name]
                 if double or (name == source and number >= self._documents[name]):
                     self._leaving[name].append(row.record.id)
+
+
+def _number(record: Record) -> int:
+    """Return the number of a passage in its document."""
+    return int(record.id.rpartition("#")[2])
 
 
 def locate(reader: RecordReader, store: Store) -> None:
