@@ -192,6 +192,8 @@ def _without_descriptors(handled: BaseException | None) -> str | None:
     Args:
         handled: The error that is being handled.
     """
+    if not _is_handled_here(handled):
+        return None
     while isinstance(handled, CDEError):
         handled = handled.__cause__
     number = handled.errno if isinstance(handled, OSError) else None
@@ -208,6 +210,12 @@ def _without_descriptors(handled: BaseException | None) -> str | None:
     if number == errno.ENFILE:
         return "This machine has as many files open as it may (fs.file-max). Raise it, or end other programs."
     return None
+
+
+def _is_handled_here(error: BaseException | None) -> bool:
+    """Return True if this library handles an error, not a program that calls it in an `except` of its own."""
+    frame = None if error is None or error.__traceback__ is None else error.__traceback__.tb_frame
+    return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES
 
 
 def _limit() -> str:

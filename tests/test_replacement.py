@@ -1,5 +1,6 @@
 """A text document that is read again replaces its passages: in the end the collection is the one of a fresh index."""
 
+import json
 import multiprocessing
 import os
 import random
@@ -21,7 +22,7 @@ from cde_rag.collection.collection import plan_records
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.replacement import missing_documents, unread_passages
 from cde_rag.indexing.upsert import AddReport
-from cde_rag.readers import Fields, RecordReader
+from cde_rag.readers import Fields, RecordReader, documents
 from cde_rag.stores.base import Row, Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
@@ -214,6 +215,20 @@ def test_a_document_that_left_is_named_and_kept(docs: Path, tmp_path: Path, embe
         assert list(unread_passages(papers.store, reader(docs))) == [f"docs/guide/b.md#{number}" for number in range(4)]
 
 
+def test_documents_that_cannot_be_read_for_lack_of_their_extra_are_kept(
+    docs: Path, tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+):
+    pages = [docs / "page.html", docs / "left.html"]
+    for page in pages:
+        page.write_text(f"<title>A page</title><p>{WORDS[0]} {page.stem}</p>")
+    with Collection.create(FaissStore(tmp_path / "docs.faiss"), embedder, parent_key="source") as collection:
+        collection.add_records(RecordReader(docs))
+        monkeypatch.setattr(documents, "readable", lambda: False)
+        assert unread_passages(collection.store, RecordReader(docs)) == {}
+        pages[1].unlink()
+        assert list(unread_passages(collection.store, RecordReader(docs))) == ["docs/left.html#0"]
+
+
 def test_rows_are_upserted_by_id(tmp_path: Path, embedder: Embedder):
     path = tmp_path / "rows.csv"
     path.write_text("id,text,source\nx#0,the river,x\nx#1,the bank,x\n")
@@ -222,6 +237,15 @@ def test_rows_are_upserted_by_id(tmp_path: Path, embedder: Embedder):
         path.write_text("id,text,source\nx#0,the river,x\n")
         assert papers.add_records(RecordReader(path)) == AddReport(unchanged=1)
         assert papers.count() == 2
+
+
+def test_rows_with_the_name_of_a_document_of_the_same_call(tmp_path: Path, embedder: Embedder):
+    write(tmp_path / "docs/a.md", 1)
+    rows = [{"id": f"docs/a.md#{number}", "text": f"row {number}", "source": "docs/a.md"} for number in (5, 6)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with created(FaissStore(tmp_path / "p"), embedder) as papers:
+        assert papers.add_records(reader(tmp_path / "docs", tmp_path / "rows.jsonl")) == AddReport(added=3)
+        assert [record.id for record in papers.scroll()] == ["docs/a.md#0", "docs/a.md#5", "docs/a.md#6"]
 
 
 def test_records_of_a_part_of_a_reader_are_upserted(docs: Path, tmp_path: Path, embedder: Embedder):

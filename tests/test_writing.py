@@ -4,6 +4,7 @@ import random
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
+from cde_rag.collection.collection import plan_records
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.indexing import upsert
@@ -310,3 +312,22 @@ def test_positions_of_a_long_call_are_not_read_for_each_chunk():
             assert positions.first(ids)[-1] == (chunk + 1) * size - 1
     assert sorted_[0] <= 10 * chunks * size
     assert looked_up[0] <= 9 * chunks * size
+
+
+def test_what_is_written_at_once_has_all_vectors_before_also_of_passages_that_move(tmp_path: Path, embedder: Embedder):
+    with Collection.create(FaissStore(tmp_path / "papers.faiss"), embedder, parent_key="page") as papers:
+        papers.add_records([*page("a", 4), *page("b", 4)])
+        before, calls = list(papers.scroll()), list[int]()
+
+        def begin(texts: Sequence[str]) -> None:
+            calls.append(len(texts))
+            assert list(papers.scroll()) == before
+
+        moved = [replace(record, metadata={"page": "b"}) for record in before[1:3]]
+        records = [*moved, replace(before[3], text="another text"), Record("new", "a new one", metadata={"page": "b"})]
+        planned = plan_records(papers, records).embedded
+        embedder.begin = begin
+        papers.add_records(records, at_once=True)
+        assert calls == [planned]
+        embedder.begin = lambda _: None
+        assert papers.verify(sample=100) == []

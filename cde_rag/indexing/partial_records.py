@@ -18,7 +18,11 @@ def completed(records: Iterable[Record], store: Store, settings: Mapping[str, An
         settings: Settings of the store; a stored title is taken without its headers, which new metadata may change.
     """
     remaining = iter(records)
-    while some := list(islice(remaining, CHUNK)):
+    for first in remaining:
+        if not isinstance(first, PartialRecord):  # is not held back, so that it is written if its source breaks
+            yield first
+            continue
+        some = [first, *islice(remaining, CHUNK - 1)]
         ids = [record.id for record in some if isinstance(record, PartialRecord)]
         valid = [id_ for id_ in ids if isinstance(cast(object, id_), str)]
         stored = {row.record.id: row.record for row in store.get(valid)} if valid else {}

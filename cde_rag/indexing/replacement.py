@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreError
-from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader
+from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.passages import document_of, file_of, source_of
 from cde_rag.stores.base import Record, Row, Store
 
@@ -87,8 +87,9 @@ class Replacement:
         return gone
 
     def _document(self, record: Record) -> str | None:
+        """Return the document that a record is a passage of; None for a row that only has the name of one."""
         name = document_of(record)
-        return name if name in self._documents else None
+        return name if name is not None and _number(record) < self._documents.get(name, 0) else None
 
     def _find(self, new: Mapping[str, Record], stored: Mapping[str, Row]) -> None:
         """Add the stored passages that some documents lack to `_leaving`."""
@@ -111,10 +112,15 @@ class Replacement:
                 source = document_of(row.record)
                 if source is None or source not in part:
                     continue
-                name, number = part[source], int(row.record.id.rpartition("#")[2])
+                name, number = part[source], _number(row.record)
                 double = name != source and file_of(row.record.metadata) == paths[name]
                 if double or (name == source and number >= self._documents[name]):
                     self._leaving[name].append(row.record.id)
+
+
+def _number(record: Record) -> int:
+    """Return the number of a passage in its document."""
+    return int(record.id.rpartition("#")[2])
 
 
 def locate(reader: RecordReader, store: Store) -> None:
@@ -170,8 +176,10 @@ def missing_documents(store: Store, reader: RecordReader) -> list[str]:
 def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     """Return the stored passages that a reader's sources do not have, by id, each with its document, else its id.
 
-    Those of documents that the reader has are left out: `Replacement` finds them.
+    Those of documents that the reader has are left out: `Replacement` finds them. So are those of files that are there
+    and that are not read for lack of the extra `documents`.
     """
+    unreadable = frozenset[str]() if documents.readable() else documents.DOCUMENTS
     kept, files = set[str](), set[Path]()
     for record in reader:
         kept.add(record.id)
@@ -180,8 +188,11 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     found: dict[str, str] = {}
     for row in store.scroll():
         source = document_of(row.record)
-        read = source is not None and (source in reader.documents or file_of(row.record.metadata) in files)
-        if row.record.id not in kept and not read:
+        path = None if source is None else file_of(row.record.metadata)
+        read = source in reader.documents or path in files
+        if row.record.id in kept or (source is not None and read):
+            continue
+        if path is None or path.suffix.lower() not in unreadable or not path.is_file():
             found[row.record.id] = source or row.record.id
     return found
 

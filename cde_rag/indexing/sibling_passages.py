@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -40,15 +40,18 @@ def passages(group: Sequence[Row], embedder: Embedder) -> list[Passage]:
 
 
 def stored_groups(
-    store: Store, parents: AbstractSet[Parent], parent_key: str | None
+    store: Store, parents: AbstractSet[Parent], parent_key: str | None, *, arriving: Mapping[str, Row] | None = None
 ) -> defaultdict[Parent, dict[str, Row]]:
     """Return the stored passages of some parents, those of each in order of insertion, by id.
 
-    By id, since another process may move a passage meanwhile, so that the store returns it twice.
+    By id, since another process may move a passage meanwhile, so that the store returns it twice. Those that arrive
+    with another parent are passages of that one.
     """
+    arriving = arriving or {}
     groups: defaultdict[Parent, dict[str, Row]] = defaultdict(dict)
     for row in store.scroll(where={str(parent_key): {"in": list(parents)}}) if parents else ():
-        if (parent := parent_of(row.record, parent_key)) is not None:
+        record = arriving.get(row.record.id, row).record
+        if (parent := parent_of(record, parent_key)) is not None:
             groups[parent][row.record.id] = row
     return groups
 

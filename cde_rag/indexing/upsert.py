@@ -233,16 +233,14 @@ class Upserter:
     def plan(self, records: Iterable[Record], documents: Mapping[str, int] | None = None) -> AddPlan:
         """Count the writes of `add`, whose arguments these are; nothing is embedded or written.
 
-        An id in two chunks of the call counts twice, and passages that move to another parent count as its last ones,
-        in the order of the call.
+        An id in two chunks of the call counts twice, and passages without a parent that get one count as its last ones.
         """
         changes = Counter[str]()
         replacement = None if documents is None else Replacement(self._store, documents)
         for _, stored, wanted, changed in self._differences(records):
             leaving = set[str]() if replacement is None else replacement.begin(wanted, stored)
             plan = plan_upsert(stored, wanted, self._parent_key)
-            parents = plan.left | plan.joined
-            stale = self._stale(parents, self._active.last, arriving=plan.arriving, leaving=plan.moved | leaving)
+            stale = self._planned(plan, leaving, self._active.last)
             changes += changed + Counter(embedded=len({change.row.digest for change in stale}))
             changes["deleted"] += 0 if replacement is None else len(replacement.end(wanted))
         del changes["repeated"]
@@ -299,10 +297,18 @@ class Upserter:
         return [each for group in groups[len(ready) :] for each in group if each.row.digest not in made]
 
     def _missing(self, plan: UpsertPlan, leaving: AbstractSet[str], made: "_Vectors") -> list[Stale]:
-        """Return the rows of a plan that have no vector in `made`; passages that move count as their parent's last."""
-        left = self._stale(plan.left, made.embedder, leaving=plan.moved | leaving)
-        joined = self._stale(plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
-        return [change for change in (*left, *joined) if change.row.digest not in made]
+        """Return the rows of a plan that have no vector in `made`."""
+        stale = self._planned(plan, leaving, made.embedder)
+        return [change for change in stale if change.row.digest not in made]
+
+    def _planned(self, plan: UpsertPlan, leaving: AbstractSet[str], embedder: Embedder) -> list[Stale]:
+        """Return the passages whose vectors a plan makes stale, before anything of it is written.
+
+        Passages that move to another parent keep their places in the order of insertion, as they do when it is written.
+        (Those that had none count as its last ones.)
+        """
+        groups = stored_groups(self._store, plan.left | plan.joined, self._parent_key, arriving=plan.arriving)
+        return stale_passages(groups, embedder, self._parent_key, arriving=plan.arriving, leaving=leaving)
 
     def _delete_all(self, ids: Sequence[str]) -> int:
         """Remove records by id, part by part; returns how many there were."""

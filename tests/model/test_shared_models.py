@@ -10,6 +10,7 @@ import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -215,7 +216,7 @@ def test_too_many_open_files_name_the_limit_wherever_a_file_is_opened(model: Pat
 
 
 def test_only_an_error_for_lack_of_descriptors_names_the_limit() -> None:
-    def message_of(cause: BaseException | None) -> str:
+    def raised(cause: BaseException | None) -> str:
         try:
             try:
                 if cause is not None:
@@ -226,6 +227,7 @@ def test_only_an_error_for_lack_of_descriptors_names_the_limit() -> None:
         except StoreError as error:
             return str(error)
 
+    message_of = FunctionType(raised.__code__, {**globals(), "__name__": "cde_rag.stores"})
     own = [None, OSError(errno.ENOSPC, "full"), sqlite3.OperationalError("locked"), CorpusError("bad"), ValueError("x")]
     assert {message_of(each) for each in own} == {"its own message"}
     inner = ModelError("inner")
@@ -233,3 +235,5 @@ def test_only_an_error_for_lack_of_descriptors_names_the_limit() -> None:
     for cause in (OSError(errno.EMFILE, "Too many open files"), inner):
         assert "its limit by ulimit -n" in message_of(cause)
     assert "fs.file-max" in message_of(OSError(errno.ENFILE, "Too many open files in system"))
+    # A program that closes files, say, in its own `except`, is told what is wrong with the call that it makes there.
+    assert raised(OSError(errno.EMFILE, "Too many open files")) == "its own message"
