@@ -312,7 +312,8 @@ def _print_unread(reader: "RecordReader") -> None:
             remedy += f" To read them as text, add {options}."
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
     if reader.empty_files:
-        typer.echo(printable(f"Files without text: {_named(reader.empty_files)}."), err=True)
+        stored = "Passages that are stored of them stay; --sync deletes them."
+        typer.echo(printable(f"Files without text: {_named(reader.empty_files)}. {stored}"), err=True)
 
 
 def _warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
@@ -351,6 +352,9 @@ def _plan(
         others = unread_passages(opened.store, reader) if sync and not reader.skipped else {}
         counts = asdict(plan_records(opened, reader))
         _print_missing([] if sync else missing_documents(opened.store, reader))
+        if others:
+            needs = "; without a terminal this needs --yes" if 2 * len(others) > opened.count() else ""
+            typer.echo(printable(f"--sync would delete passages of: {_documents(others)}{needs}."), err=True)
         deleted = counts["deleted"] + len(others)
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
 
@@ -488,8 +492,8 @@ def _create(
     return opened, embedder.context.manifest.documents_seen
 
 
-def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> list[str] | None:
-    """Return the ids that `--sync` deletes; None if bad records were passed over.
+def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> dict[str, str] | None:
+    """Return the ids that `--sync` deletes, each with its document; None if bad records were passed over.
 
     More than half of the passages need confirmation, or `yes`; without a terminal they are refused.
     """
@@ -499,21 +503,27 @@ def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> l
         return None
     others, before = unread_passages(collection.store, reader), collection.count()
     if 2 * len(others) > before and not yes:
-        documents = _named(list(dict.fromkeys(others.values())))
-        would = f"--sync would delete {len(others):,} of {before:,} passages: {documents}."
+        would = f"--sync would delete {len(others):,} of {before:,} passages: {_documents(others)}."
         if not _is_terminal():
             raise StoreError(f"{would} Nothing was written. If the sources are right, add --yes.")
         typer.confirm(printable(f"{would} Are the sources right?"), abort=True, err=True)
-    return list(others)
+    return others
 
 
-def _delete_others(collection: "Collection", reader: "RecordReader", others: list[str] | None) -> int:
+def _delete_others(collection: "Collection", reader: "RecordReader", others: dict[str, str] | None) -> int:
     if others is None:
         raise StoreError(
             f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
             "and run the same command again."
         )
-    return collection.delete(others)
+    if others:
+        typer.echo(printable(f"Deleted, since no longer in the sources: {_documents(others)}."), err=True)
+    return collection.delete(list(others))
+
+
+def _documents(passages: dict[str, str]) -> str:
+    """Return the first names of the documents of passages, given by the passages' ids."""
+    return _named(list(dict.fromkeys(passages.values())))
 
 
 def _is_terminal() -> bool:

@@ -406,7 +406,7 @@ class Collection(Searcher):
             raise ValueError("delete takes either ids or where=…, exactly one of them")
         if ids is not None:
             ids = check_ids(ids, call="delete")
-        if where is not None:
+        if where:  # {} itself is meant
             check_narrows(where, "The filter of all records is {}.")
         return self._writer.delete(ids, where)
 

@@ -56,7 +56,9 @@ def decoded(data: bytes) -> str:
         return _strict(data, wide)
     text = _strict(data, "utf-8-sig")
     if len(data) - len(data.translate(None, _CONTROLS)) > _MOST_CONTROLS * len(data):
-        raise UnusableError(f"more than {_MOST_CONTROLS:.0%} control characters, as in UTF-16 without a mark; {SAVE}")
+        wide = "UTF-16LE" if data[1::2].count(0) > data[::2].count(0) else "UTF-16BE"
+        remedy = SAVE.replace("WINDOWS-1252", wide) if 0 in data else SAVE
+        raise UnusableError(f"more than {_MOST_CONTROLS:.0%} control characters, as in UTF-16 without a mark; {remedy}")
     return text
 
 

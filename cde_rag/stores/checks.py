@@ -44,6 +44,8 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
         encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         try:
+            if not isinstance(cast(object, metadata), Mapping):
+                raise TypeError(f"found {metadata!r:.80}; {{}} has no field")
             encoded = json.dumps(_plain(dict(metadata), ""), ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise CorpusError(f"{of} has to be a JSON object: {error}.") from error

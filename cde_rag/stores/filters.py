@@ -22,6 +22,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
+import numpy as np
+
 from cde_rag.errors import FilterError
 from cde_rag.stores.field_names import field_name, paths_of
 from cde_rag.stores.filter_conditions import (
@@ -199,6 +201,8 @@ class _Parser:
 
     def operand(self, value: object, at: str) -> Operand:
         self.count(1, at)
+        if isinstance(value, np.generic):
+            value = value.item()
         match value:
             case None:
                 return Operand("null", 0)
