@@ -207,7 +207,7 @@ def index(
         _print_unread(reader)
     _warn_of_language(opened, reader, total)
     with opened:
-        others = _others(opened, reader, yes=yes) if sync else []
+        others = _others(opened, reader, yes=yes) if sync else {}
         with on_workers(opened, workers, None):
             report = _add(opened, collection, reader, total, shown=progress)
         deleted = _delete_others(opened, reader, others)

@@ -201,19 +201,18 @@ class _Parser:
 
     def operand(self, value: object, at: str) -> Operand:
         self.count(1, at)
-        if isinstance(value, np.generic):
-            value = value.item()
-        match value:
+        plain = cast(object, cast(Any, value).item()) if isinstance(value, np.generic) else value
+        match plain:
             case None:
                 return Operand("null", 0)
             case bool():
-                return Operand("boolean", int(value))
+                return Operand("boolean", int(plain))
             case str():
-                return Operand("text", _encodable(value, at))
-            case int() | float() if math.isfinite(number(value)):
-                return Operand("number", number(value))
-            case Mapping() if list(cast(Mapping[object, object], value)) == ["date"]:
-                return _date(cast(Mapping[object, object], value)["date"], at)
+                return Operand("text", _encodable(plain, at))
+            case int() | float() if math.isfinite(number(plain)):
+                return Operand("number", number(plain))
+            case Mapping() if list(cast(Mapping[object, object], plain)) == ["date"]:
+                return _date(cast(Mapping[object, object], plain)["date"], at)
             case _:
                 hint = 'One of several values: {"in": […]}. A moment: {"date": moment.isoformat()}.'
                 raise FilterError(f"{at}: expected a string, finite number, bool or None, found {value!r:.80}. {hint}")
