@@ -282,6 +282,15 @@ def test_documents_share_a_process_which_takes_no_module_of_the_folder(folder: P
     assert len(documents._idle) == 1
 
 
+def test_documents_are_converted_where_the_working_folder_is_gone(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    monkeypatch.setattr(documents, "_idle", [])
+    (folder / "page.html").write_text("<title>A page</title><p>A river.</p>")
+    assert documents.convert(folder / "page.html").title == "A page"
+
+
 def test_a_process_that_ends_is_replaced(folder: Path):
     pytest.importorskip("markitdown")
     path = docx(folder / "a.docx", PARAGRAPH)

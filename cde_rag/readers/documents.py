@@ -78,6 +78,7 @@ class _Converter:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 encoding="ascii",
+                cwd=Path(sys.executable).anchor,  # the present folder may be gone, and its .env is not the converters'
             )
         except OSError as error:
             raise UnusableError(f"the process that converts documents does not start: {error}") from error
