@@ -149,7 +149,7 @@ def _foreign() -> QdrantClient:
         (lambda _: read_context(_foreign(), "theirs", ""), ContextMissingError, "found none of that name"),
         (lambda _: adopt(_foreign(), "theirs", texts="text", model=""), ModelError, "model"),
         (lambda _: Collection.create(BruteForceStore(), EMBEDDER, headers=""), TypeError, "a list of metadata keys"),
-        (lambda _: Collection.create(BruteForceStore(), EMBEDDER, parent_key=""), ValueError, "parent_key has to be"),
+        (lambda _: Collection.create(BruteForceStore(), EMBEDDER, parent_key=""), ValueError, "parent_key is empty"),
         (lambda _: runtime_choice.asked(""), ModelError, "Expected the runtime .*, found ''"),
     ],
 )
