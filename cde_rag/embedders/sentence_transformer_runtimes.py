@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._shared import Shared
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.embedders.bert_encoder import BertEncoder
 from cde_rag.embedders.mixing import unit
@@ -19,6 +18,7 @@ from cde_rag.embedders.text_model import ReadText, TextModel
 from cde_rag.errors import ModelError
 from cde_rag.model.cde_model import DTYPES
 from cde_rag.model.runtimes import runtime_choice
+from cde_rag.model.shared import Shared
 from cde_rag.model.threads import batch_threads
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._shared import Shared
 from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError, require
@@ -18,6 +17,7 @@ from cde_rag.model.batching import tight_buckets
 from cde_rag.model.names import ModelName
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.runtimes import runtime_choice
+from cde_rag.model.shared import Shared
 from cde_rag.model.stage_runner import StageRunner
 from cde_rag.model.threads import batch_threads
 from cde_rag.model.tokenizer import TextTokenizer, Tokens

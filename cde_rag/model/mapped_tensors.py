@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float32, Int64, Shaped
 
 from cde_rag._files import open_file, written
-from cde_rag._shared import Shared
 from cde_rag.errors import ModelError
+from cde_rag.model.shared import Shared
 from cde_rag.model.stored_tensors import SCALE, floats, numpy_dtype
 
 _LENGTH_BYTES: Final = 8  # of a safetensors file: the length of its header

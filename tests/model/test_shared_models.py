@@ -19,10 +19,10 @@ from safetensors.torch import save
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions, ModelError, PlainEmbedder
-from cde_rag._shared import Shared
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.model import checkpoints
 from cde_rag.model.mapped_tensors import MappedTensors
+from cde_rag.model.shared import Shared
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning"),
