@@ -143,7 +143,9 @@ def test_after_any_edits_a_collection_is_that_of_a_fresh_index(
         check_is_fresh(papers, docs)
 
 
-def test_ids_of_version_0_2_are_replaced(docs: Path, tmp_path: Path, embedder: Embedder):
+def test_ids_of_version_0_2_are_replaced(
+    docs: Path, tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+):
     """It gave a file one id by itself, another in its folder, and others in each folder around it."""
     by_path = [f"{docs}/a.md#{number}" for number in range(12)]
     by_inner_folder = [f"guide/b.md#{number}" for number in range(6)]
@@ -160,7 +162,7 @@ def test_ids_of_version_0_2_are_replaced(docs: Path, tmp_path: Path, embedder: E
             report = papers.add_records(reader(again))
             assert (report, embedder.embedded) == (AddReport(unchanged=report.unchanged), []), again
         write(docs / "a.md", 2)
-        os.chdir(docs)
+        monkeypatch.chdir(docs)
         assert papers.add_records(reader(Path("a.md"))).deleted == 7  # by its path, as of the folder
         write(docs / "new.md", 2)
         papers.add_records(reader(docs / "new.md"))

@@ -145,7 +145,7 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
 
 @pytest.mark.parametrize(
     "option",
-    ["-k=0", "-k=99999999999999999999", "--offset=-1", "--score-threshold=nan", "--score-threshold=x", "--group-by=a.b",
+    ["-k=0", "-k=99999999999999999999", "--offset=-1", "--score-threshold=nan", "--score-threshold=x",
      "--group-by=and", "--by=both"],
 )  # fmt: skip
 def test_a_search_with_a_senseless_option_is_wrong_usage(run, collection: Path, option: str):
