@@ -150,6 +150,16 @@ def test_an_index_inserts_refreshes_and_deletes(vector_store: CDEVectorStore) ->
     assert vector_store.collection.count() == count
 
 
+def test_a_document_that_is_inserted_again_is_warned_of(vector_store: CDEVectorStore) -> None:
+    index, document = index_of(vector_store), Document(text="Terns fly from pole to pole.", id_="terns")
+    index.insert(document)
+    with pytest.warns(CDEWarning, match=r"1 nodes repeat texts .* index\.delete_ref_doc"):
+        index_of(vector_store).refresh_ref_docs([document])
+    index.delete_ref_doc("terns")
+    index.insert(document)  # nothing is stored twice, so that nobody is warned
+    assert [node.ref_doc_id for node in vector_store.get_nodes()].count("terns") == 1
+
+
 async def test_an_index_inserts_and_deletes_async(vector_store: CDEVectorStore) -> None:
     index, count = index_of(vector_store), vector_store.collection.count()
     await index.ainsert(Document(text="a fish in the delta", id_="new"))
@@ -184,6 +194,7 @@ def test_documents_are_embedded_once(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("embedded as strings")
 
+    vector_store.clear()
     monkeypatch.setattr(ContextualEmbedder, "embed_documents", refuse)
     Settings.embed_model = vector_store.embed_model
     storage = StorageContext.from_defaults(vector_store=vector_store)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from llama_index.core import Settings
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -29,6 +29,8 @@ from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
 from cde_rag.stores.filters import check_narrows, matches
 from cde_rag.stores.kinds import store_at
+
+_OPERANDS: Final = 5_000  # of one filter, which may have 10,000
 
 
 class CDEVectorStore(EmbeddingStore):
@@ -147,7 +149,8 @@ class CDEVectorStore(EmbeddingStore):
             TypeError: Something else than nodes.
 
         Warns:
-            CDEWarning: The nodes were embedded before, in vain.
+            CDEWarning: The nodes were embedded before, in vain; or they repeat texts of their documents that are stored
+                under other ids, as after `refresh_ref_docs` of an index without a docstore.
             TruncationWarning: Nodes exceed the model's token limit, with the splitter's setting that makes them fit.
         """
         nodes = nodes_only(nodes, "add")
@@ -158,6 +161,13 @@ class CDEVectorStore(EmbeddingStore):
                 CDEWarning,
             )
         records = restored(self._collection, [record_of(node) for node in nodes])
+        if doubles := self._doubles(records):
+            warn_user(
+                f"{doubles} nodes repeat texts that their documents have under other ids, and are found twice. "
+                "insert and refresh_ref_docs of an index without a docstore add a document again: call "
+                "index.delete_ref_doc(document.id_) first, or keep the docstore with the index.",
+                CDEWarning,
+            )
         with adapter_warns(TruncationWarning):
             report = self._collection.add_records(records)
         if report.truncated:
@@ -243,6 +253,15 @@ class CDEVectorStore(EmbeddingStore):
     async def aclear(self) -> None:
         """Run `clear` in a thread."""
         await asyncio.to_thread(self.clear)
+
+    def _doubles(self, records: Sequence[Record]) -> int:
+        """Return how many records have the text of a stored one of the same document with another id."""
+        documents = sorted({document for record in records if (document := record.metadata.get(SOURCE)) is not None})
+        ids, stored = {record.id for record in records}, set[tuple[str, str]]()
+        for first in range(0, len(documents), _OPERANDS):
+            found = self._collection.scroll({SOURCE: {"in": documents[first : first + _OPERANDS]}})
+            stored.update((record.metadata[SOURCE], record.text) for record in found if record.id not in ids)
+        return sum((record.metadata.get(SOURCE), record.text) in stored for record in records)
 
     def _among(self, node_ids: Sequence[str], where: dict[str, Any] | None) -> list[Record]:
         """Return the records of these ids that match, those of nodes and others."""
