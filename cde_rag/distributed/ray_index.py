@@ -349,7 +349,7 @@ def _rows(dataset: Any, timeout_s: float) -> Generator[dict[str, Any], None, Non
         except Exception as error:  # noqa: BLE001 -- goes to the thread that waits
             found.put(error)
 
-    threading.Thread(target=read, daemon=True).start()
+    threading.Thread(target=read, name="cde-rag-rows", daemon=True).start()
     try:
         while (row := _next(found, timeout_s)) is not None:
             yield row

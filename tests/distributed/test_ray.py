@@ -70,6 +70,10 @@ def cluster() -> Iterator[None]:
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
+    # A thread that still computes a dataset, of a run that failed, would end this process when Ray is gone.
+    for thread in threading.enumerate():
+        if thread.name == "cde-rag-rows" or type(thread).__name__ == "StreamingExecutor":
+            thread.join(timeout=120)
     ray.shutdown()
 
 
