@@ -9,16 +9,19 @@ import zipfile
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from qdrant_client import QdrantClient
 from tiny import tiny_cde_model
 
 from cde_rag import Collection, Record
+from cde_rag.errors import StoreFormatError
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.database import FORMAT, WITHOUT_ANALYZER, WITHOUT_TOKENS
 from cde_rag.stores.kinds import store_at
+from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
@@ -52,6 +55,21 @@ def test_a_store_of_an_older_version(commit: str, name: str, tmp_path: Path) -> 
             goes_on(QdrantStore(client, "papers"))
     else:
         goes_on(store_at(folder))
+
+
+@COMMITS
+def test_tables_of_an_older_version(commit: str, postgres: str) -> None:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector; DROP SCHEMA IF EXISTS kept CASCADE")
+        connection.execute(Path(__file__).with_name(f"kept-{commit}.sql").read_bytes())
+    with closing(PgVectorStore(postgres, "kept")) as store:
+        if commit == "4673670":  # of format 1, whose tables of words are others
+            with Collection.open(store, model=tiny_cde_model()) as papers:
+                assert [hit.id for hit in papers.search("river", 3)] == [id_ for id_, _ in HITS]
+                with pytest.raises(StoreFormatError, match="cde-rag reindex"):
+                    papers.search("river", by="words")
+            store.index_texts()
+        goes_on(store)
 
 
 def goes_on(store: Store) -> None:
