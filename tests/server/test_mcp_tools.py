@@ -124,9 +124,12 @@ def test_a_line_that_cannot_be_read_is_answered(papers: Path) -> None:
         assert server.stdout is not None
         killer = threading.Timer(120, server.kill)
         killer.start()
-        server.stdin.write("".join(f"{line}\n" for line in lines))
+        server.stdin.write(f"{lines[0]}\n")
         server.stdin.flush()
-        first, *answers, listed = (json.loads(server.stdout.readline()) for _ in lines)
+        first = json.loads(server.stdout.readline())  # before the others, whose errors may overtake it
+        server.stdin.write("".join(f"{line}\n" for line in lines[1:]))
+        server.stdin.flush()
+        *answers, listed = (json.loads(server.stdout.readline()) for _ in lines[1:])
         server.stdin.close()
         assert server.wait(60) == 0
         killer.cancel()
