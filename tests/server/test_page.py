@@ -429,7 +429,7 @@ def test_a_job_whose_collection_is_left_names_it(
     def waits(collection: Collection, filename: str, *_: object) -> dict[str, Any]:
         gate.wait(60)
         added.append((collection.store.count(), filename))
-        return {"added": 1, "replaced": 0, "unchanged": 0, "deleted": 0}
+        return {"added": 1, "replaced": 0, "unchanged": 0, "deleted": 0, "doubles": []}
 
     monkeypatch.setattr(job_routes, "uploaded", waits)
     visit = Visit(browser, f"{server.url}/?collection=papers#manage")
