@@ -1,5 +1,5 @@
-"""Whether the memory of `cde-rag serve` stays flat under mixed load: queries, embeddings of batches of all sizes and
-lengths, and upserts of passages with siblings. After the first three minutes it may grow by 10 %, and no more.
+"""Memory of `cde-rag serve` under mixed load: queries, embeddings of batches of all sizes and lengths, and upserts of
+passages with siblings. After the first three minutes it may grow by 10 %, and no more.
 
 Run with: make flat-memory   (half an hour), or: python benchmarks/flat_memory.py --minutes 5 --runtime torch
 

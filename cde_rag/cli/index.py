@@ -353,7 +353,7 @@ def _plan(
         counts = asdict(plan_records(opened, reader))
         _print_missing([] if sync else missing_documents(opened.store, reader))
         if others:
-            needs = "; without a terminal this needs --yes" if 2 * len(others) > opened.count() else ""
+            needs = "; without a terminal this needs --yes" if _are_most(others, opened) else ""
             typer.echo(printable(f"--sync would delete passages of: {_documents(others)}{needs}."), err=True)
         deleted = counts["deleted"] + len(others)
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
@@ -501,9 +501,9 @@ def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> d
 
     if reader.skipped:  # it may be one of these that is to stay
         return None
-    others, before = unread_passages(collection.store, reader), collection.count()
-    if 2 * len(others) > before and not yes:
-        would = f"--sync would delete {len(others):,} of {before:,} passages: {_documents(others)}."
+    others = unread_passages(collection.store, reader)
+    if not yes and _are_most(others, collection):
+        would = f"--sync would delete {len(others):,} of {collection.count():,} passages: {_documents(others)}."
         if not _is_terminal():
             raise StoreError(f"{would} Nothing was written. If the sources are right, add --yes.")
         typer.confirm(printable(f"{would} Are the sources right?"), abort=True, err=True)
@@ -519,6 +519,11 @@ def _delete_others(collection: "Collection", reader: "RecordReader", others: dic
     if others:
         typer.echo(printable(f"Deleted, since no longer in the sources: {_documents(others)}."), err=True)
     return collection.delete(list(others))
+
+
+def _are_most(passages: dict[str, str], collection: "Collection") -> bool:
+    """Return True for more than half of a collection's passages."""
+    return 2 * len(passages) > collection.count()
 
 
 def _documents(passages: dict[str, str]) -> str:

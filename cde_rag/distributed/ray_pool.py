@@ -18,10 +18,6 @@ from cde_rag.errors import CDEError, CorpusError, PoolError, StoreError, require
 from cde_rag.model.threads import set_threads
 
 EXTRA: Final = "ray"
-_SEVERAL_MACHINES: Final = (
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of all systems; else Ray listens on the loopback address
-)
-_LOCAL: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", _SEVERAL_MACHINES: "0"}
 _ERRORS: Final = {"CorpusError": CorpusError, "PoolError": PoolError, "StoreError": StoreError}
 
 

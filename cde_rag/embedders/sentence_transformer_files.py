@@ -3,12 +3,12 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from cde_rag._files import file_sha256, read_file, user_path
+from cde_rag._files import file_sha256, read_file, user_path, written
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ModelError, require
@@ -38,13 +38,13 @@ class ModelFiles:
         folder: Folder of the model.
         name: Exact name for later loading.
         digests: sha256 of each file, hex, by its path in the folder.
-        written: Inode, size and modification time of each file, before it was hashed.
+        written: State of each file before it was hashed, by `cde_rag._files.written`.
     """
 
     folder: Path
     name: str
     digests: Mapping[str, str]
-    written: Sequence[tuple[int, int, int]]
+    written: Sequence[tuple[int, int, int, int]]
 
     @classmethod
     def find(cls, name: str) -> "ModelFiles":
@@ -60,8 +60,8 @@ class ModelFiles:
         """
         folder, exact = _resolve(name)
         files = _files(folder)
-        written = _written(files)
-        return cls(folder, exact, {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}, written)
+        before = [written(path) for path in files]
+        return cls(folder, exact, {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}, before)
 
     def content(self, path: str) -> bytes:
         """Read a file.
@@ -83,7 +83,7 @@ class ModelFiles:
         Raises:
             ModelError: One was.
         """
-        if _written(self.folder / path for path in self.digests) != self.written:
+        if [written(self.folder / path) for path in self.digests] != self.written:
             raise self._changed()
 
     def identity(
@@ -195,11 +195,6 @@ def _leads_elsewhere(path: Path) -> bool:
     except (ValueError, RecursionError):  # sentence-transformers says what is wrong
         return False
     return isinstance(settings, dict) and bool(cast(dict[str, Any], settings).get(TOKENIZER_ELSEWHERE))
-
-
-def _written(files: Iterable[Path]) -> list[tuple[int, int, int]]:
-    """Return inode, size and modification time of files, to detect changes."""
-    return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in (path.stat() for path in files)]
 
 
 def _of_tokenizer(path: str) -> bool:

@@ -169,7 +169,7 @@ def test_a_database_that_lacks_characters_is_refused(encoded: Callable[[str], st
 def test_a_collection_that_is_in_such_a_database_is_used_on(
     encoded: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As version 0.2 made it; a text that it lacks a character for is not added, and nothing is lost."""
+    """Version 0.2 made such databases; a text that it lacks a character for is not added, and nothing is lost."""
     store = PgVectorStore(encoded("LATIN1"), "papers")
     with monkeypatch.context() as patched:
         patched.setattr("cde_rag.stores.postgres.pg_database._ENCODINGS", ("LATIN1",))

@@ -36,7 +36,7 @@ LONG_AGO = 1_700_000_000  # seconds since 1970: the time of the files in a copy
 
 
 class Place(Protocol):
-    """Where a store is; it can be kept, and go back."""
+    """A place of a store, which can be kept, and go back."""
 
     def store(self) -> Store:
         """Return a store object of its own, as another process has it."""
@@ -99,7 +99,7 @@ def place(request: pytest.FixtureRequest, scratch: Path) -> Place:
 
 
 def begun(place: Place, space: int, *, changed: int = 0) -> None:
-    """What another process does: it changes some records, and begins to move the store to a space."""
+    """Another process changes some records, and begins to move the store to a space."""
     with closing(place.store()) as store:
         opened(store).add_records([record(number, f"for space {space}") for number in range(changed)])
         number = store.create_generation(fingerprint=stub(space).fingerprint, context=stub(space).context.to_bytes())
@@ -108,7 +108,7 @@ def begun(place: Place, space: int, *, changed: int = 0) -> None:
 
 
 def moved(place: Place, space: int) -> None:
-    """What another process does then: it completes generation 2 and activates it."""
+    """Another process then completes generation 2 and activates it."""
     with closing(place.store()) as store:
         fill(store, space, store.lacking(2))
         store.activate(2)

@@ -72,7 +72,13 @@ def check_whole(place: Path) -> None:
         assert {record.id: record.text for record in found.scroll()}.items() <= TEXTS.items()
 
 
-def check_complete(place: Path, expected: Mapping[str, np.ndarray]) -> None:
+def check_completes(
+    run: Callable[[int], subprocess.Popen[str]], place: Path, expected: Mapping[str, np.ndarray]
+) -> None:
+    """A driver that nobody disturbs makes the collection of one process."""
+    with run(0) as process:
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
     with Collection.open(FaissStore(place)) as found:
         ids = [record.id for record in found.scroll()]
         assert sorted(ids) == sorted(expected)
@@ -98,10 +104,7 @@ def test_a_driver_killed_at_any_time_is_resumed(
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
         check_whole(place)
-    with run(0) as process:
-        _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    check_complete(place, expected)
+    check_completes(run, place, expected)
     tell(f"{times(3, 60)} drivers, {ended} of them ended before they were killed")
 
 
@@ -122,8 +125,5 @@ def test_a_driver_whose_store_is_full_goes_on(
             refused += 1
         check_whole(place)
     assert refused
-    with run(0) as process:
-        _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    check_complete(place, expected)
+    check_completes(run, place, expected)
     tell(f"{times(2, 20)} full stores, {refused} of them refused a write")

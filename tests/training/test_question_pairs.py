@@ -1,10 +1,10 @@
 """Questions whose answers are quoted become pairs with the passages that hold the quotes; bad input names its line."""
 
-import importlib.util
 import itertools
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,21 +124,13 @@ def test_a_passage_answers_by_its_quote_or_most_of_its_words() -> None:
     assert finder.find(question("returns to", page="gone.md")).best == ()
 
 
-def test_the_rule_of_quotes_is_the_one_that_the_sets_were_measured_with() -> None:
+def test_the_rule_of_quotes_is_the_one_that_the_sets_were_measured_with(run_questions: Any) -> None:
     """`near` of the script that the published figures come from, on words drawn at random."""
-    script = Path(__file__).resolve().parents[3] / "shared/prototypes/3/run_questions.py"
-    if not script.exists():
-        pytest.skip("the prototypes are on the project's own machines only")
-    spec = importlib.util.spec_from_file_location("run_questions", script)
-    assert spec is not None
-    assert spec.loader is not None
-    prototype = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prototype)
     draw = random.Random(0)
     texts = [" \n".join(draw.choices("abcdefg", k=draw.randint(1, 25))) for _ in range(400)]
     pairs = [(one[: draw.randint(1, 20)].strip() or "a", other) for one, other in itertools.pairwise(texts)]
     ours = [(holds(quote, text), nearly_holds(quote, text)) for quote, text in pairs]
-    theirs = [(prototype.normal(q) in prototype.normal(t), prototype.near(q, t)) for q, t in pairs]
+    theirs = [(run_questions.normal(q) in run_questions.normal(t), run_questions.near(q, t)) for q, t in pairs]
     assert ours == theirs
     assert {near for _, near in ours} == {True, False}
 

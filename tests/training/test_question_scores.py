@@ -1,10 +1,10 @@
 """Scores on questions are those of the obvious way: ranks of the passages that hold a quote, among the first ten."""
 
 import csv
-import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,20 +84,12 @@ def test_answers_and_pages_are_ranked_among_ten_passages() -> None:
 
 
 def test_scores_are_those_of_the_script_that_the_published_figures_come_from(
-    corpora: list[JudgedPassages], folder: Path
+    corpora: list[JudgedPassages], folder: Path, run_questions: Any
 ) -> None:
-    script = Path(__file__).resolve().parents[3] / "shared/prototypes/3/run_questions.py"
-    if not script.exists():
-        pytest.skip("the prototypes are on the project's own machines only")
-    spec = importlib.util.spec_from_file_location("run_questions", script)
-    assert spec is not None
-    assert spec.loader is not None
-    prototype = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prototype)
     draw = np.random.default_rng(3)
     for data in corpora:
         lines = (folder / data.site.name / "questions.jsonl").read_text().splitlines()
-        judge = prototype.Judge([json.loads(line) for line in lines])
+        judge = run_questions.Judge([json.loads(line) for line in lines])
         rankings = [[data.ids[at] for at in draw.permutation(20)] for _ in data.questions]
         text_of = {one.id: (one.page, one.text) for one in data.passages}
         theirs = [judge.score(at, [text_of[each] for each in ranking]) for at, ranking in enumerate(rankings)]

@@ -134,7 +134,7 @@ def test_duplicates_within_one_call(document_store: CDEDocumentStore) -> None:
 
 
 def test_one_moment_is_equal_however_it_is_written(document_store: CDEDocumentStore) -> None:
-    """As in Haystack's own comparison: == is >= and <=, != is neither, `in` is some ==."""
+    """Moments compare by Haystack's own rules: == is >= and <=, != is neither, `in` is some ==."""
     written = ["2025-02-03T12:45:46Z", "2025-02-03 13:45:46+01:00", "2025-02-03T12:45:46.000", "2025-02-04", "no date"]
     documents = [Document(content=f"report {text}", meta={"d": text}) for text in written]
     document_store.write_documents(documents)

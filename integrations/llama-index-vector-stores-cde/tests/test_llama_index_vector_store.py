@@ -410,7 +410,7 @@ def test_nodes_are_deleted_by_id_and_filter(vector_store: CDEVectorStore) -> Non
 
 @pytest.mark.parametrize("nothing", [None, "", [], 5])
 def test_the_nodes_of_no_source_are_not_deleted(vector_store: CDEVectorStore, nothing: Any) -> None:
-    """As in SimpleVectorStore; a node without a source has None for its id."""
+    """SimpleVectorStore keeps them, too; a node without a source has None for its id."""
     vector_store.add([TextNode(text=f"fact {number} on bridges") for number in range(3)])
     count = vector_store.collection.count()
     with pytest.raises(ValueError, match="source"):

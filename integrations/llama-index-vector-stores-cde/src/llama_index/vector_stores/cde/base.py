@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from llama_index.core import Settings
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -27,10 +27,8 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import adapter_warns, warn_user
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
-from cde_rag.stores.filters import check_narrows, matches
+from cde_rag.stores.filters import MAX_VALUES, check_narrows, matches
 from cde_rag.stores.kinds import store_at
-
-_OPERANDS: Final = 5_000  # of one filter, which may have 10,000
 
 
 class CDEVectorStore(EmbeddingStore):
@@ -258,8 +256,8 @@ class CDEVectorStore(EmbeddingStore):
         """Return how many records have the text of a stored one of the same document with another id."""
         documents = sorted({document for record in records if (document := record.metadata.get(SOURCE)) is not None})
         ids, stored = {record.id for record in records}, set[tuple[str, str]]()
-        for first in range(0, len(documents), _OPERANDS):
-            found = self._collection.scroll({SOURCE: {"in": documents[first : first + _OPERANDS]}})
+        for first in range(0, len(documents), MAX_VALUES):
+            found = self._collection.scroll({SOURCE: {"in": documents[first : first + MAX_VALUES]}})
             stored.update((record.metadata[SOURCE], record.text) for record in found if record.id not in ids)
         return sum((record.metadata.get(SOURCE), record.text) in stored for record in records)
 
