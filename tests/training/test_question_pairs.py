@@ -99,6 +99,7 @@ def test_pages_that_are_missing_or_no_text_are_refused(tmp_path: Path) -> None:
 
 def test_pages_are_cut_as_by_the_reader() -> None:
     pages = {"a/rollback.md": ROLLBACK, "b/rollback.md": ROLLBACK, "code.py": "x = 1\n", "Make file": "all:\n", "e": ""}
+    pages["who.md"] = "---\ntitle: Who uses it\n---\n"  # holds no text
     passages = page_passages(pages, max_characters=150)
     assert [(one.page, one.number) for one in passages if one.page != "a/rollback.md"][-2:] == [
         ("code.py", 0),
