@@ -203,6 +203,9 @@ def test_evaluation_sets_may_be_questions(tmp_path: Path) -> None:
     (found,), others = evaluation_sets(write_questions(tmp_path / "in") / "birds")
     assert (found.name, found.queries, others) == ("birds", ["where do swifts sleep?"], [])
     assert "ten months" in found.documents[0]
+    (tmp_path / "in" / "other").mkdir()
+    (tmp_path / "in" / "other" / "questions.jsonl").write_text("{}\n")  # of another form: there are no pages
+    assert "other" in evaluation_sets(tmp_path / "in")[1]
     with pytest.raises(CorpusError, match="expected an evaluation set or a folder of some"):
         evaluation_sets(tmp_path / "nowhere")
     with pytest.raises(CorpusError, match="need a surrogate"):
