@@ -18,6 +18,7 @@ from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder, KeepsVectors
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
+from cde_rag.indexing.partial_records import completed
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import (
@@ -139,7 +140,8 @@ class Upserter:
     Texts are embedded outside the lock, so that calls embed in parallel and a delete does not wait for an upsert: a
     step reads the store and writes if it has all vectors; otherwise the missing ones are embedded, and the step is
     repeated. Vectors are cached by their digest, over text and siblings: rows that another call changed meanwhile have
-    another digest and are embedded again, the others are not.
+    another digest and are embedded again, the others are not. Partial records are completed in the step that writes
+    them, so that they keep what another call wrote meanwhile.
 
     A crash between two writes leaves rows whose digest does not match their siblings; repeating the call finds and
     repairs them.
@@ -147,13 +149,14 @@ class Upserter:
     Args:
         store: Holds a collection.
         active: Embedder of the store's active vector space.
-        parent_key: The metadata key that names a record's parent; `None` if parents are not used.
+        settings: Settings of the store: its parent key and its headers.
     """
 
-    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
+    def __init__(self, store: Store, active: ActiveEmbedder, settings: Mapping[str, Any]) -> None:
         self._store = store
         self._active = active
-        self._parent_key = parent_key
+        self._settings = settings
+        self._parent_key: str | None = settings["parent_key"]
         self._lock = threading.Lock()
         self._part = FIRST_PART
 
@@ -239,7 +242,7 @@ class Upserter:
         replacement = None if documents is None else Replacement(self._store, documents)
         for _, stored, wanted, changed in self._differences(records):
             leaving = set[str]() if replacement is None else replacement.begin(wanted, stored)
-            plan = plan_upsert(stored, wanted, self._parent_key)
+            plan = plan_upsert(stored, self._completed(wanted, stored, self._active.last), self._parent_key)
             stale = self._planned(plan, leaving, self._active.last)
             changes += changed + Counter(embedded=len({change.row.digest for change in stale}))
             changes["deleted"] += 0 if replacement is None else len(replacement.end(wanted))
@@ -249,14 +252,23 @@ class Upserter:
     def _differences(
         self, records: Iterable[Record]
     ) -> Iterator[tuple[int, dict[str, Row], dict[str, Record], Counter[str]]]:
-        """Yield the size of each chunk, the stored rows of its ids, and its records and changes by `difference`."""
+        """Yield the size of each chunk, the stored rows of its ids, its records by id, and its changes."""
         done, positions = 0, Positions()
         for chunk in chunks(records, self._parent_key, document_of):
             positions.extend(record.id for record in chunk)
-            stored = {row.record.id: row for row in self._store.get(list({record.id for record in chunk}))}
+            wanted = {record.id: record for record in chunk}
+            stored = {row.record.id: row for row in self._store.get(list(wanted))}
             known = {row_id: row.record for row_id, row in stored.items()}
-            yield len(chunk), stored, *difference(known, chunk, done, positions)
+            complete = completed(chunk, stored, self._settings, self._active.last)
+            yield len(chunk), stored, wanted, difference(known, complete, done, positions)
             done += len(chunk)
+
+    def _completed(
+        self, records: Mapping[str, Record], stored: Mapping[str, Row], embedder: Embedder
+    ) -> dict[str, Record]:
+        """Return `completed` records by id."""
+        complete = completed(list(records.values()), stored, self._settings, embedder)
+        return dict(zip(records, complete, strict=True))
 
     def _upsert_chunk(
         self,
@@ -268,12 +280,13 @@ class Upserter:
         """Upsert records, one for each id; a `Step`.
 
         Args:
-            records: Records by id.
+            records: Records by id, partial ones among them.
             leaving: Ids of stored passages that are deleted afterwards, no longer siblings of any passage.
             at_once: True: write nothing if a vector is missing.
             made: Vectors of the call.
         """
         stored = {row.record.id: row for row in self._store.get(list(records))}
+        records = self._completed(records, stored, made.embedder)
         plan = plan_upsert(stored, records, self._parent_key)
         if at_once and (missing := self._missing(plan, leaving, made)):
             return missing
