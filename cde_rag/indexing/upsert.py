@@ -288,31 +288,22 @@ class Upserter:
         stored = {row.record.id: row for row in self._store.get(list(records))}
         records = self._completed(records, stored, made.embedder)
         plan = plan_upsert(stored, records, self._parent_key)
-        if at_once and (missing := self._missing(plan, leaving, made)):
+        if at_once and (missing := made.lacking(self._planned(plan, leaving, made.embedder))):
             return missing
         # The siblings that moved rows leave come first: after the move nothing names them.
         siblings = self._stale(plan.left, made.embedder, leaving=plan.moved | leaving)
-        if missing := self._write([[each] for each in siblings], made):
-            return missing
+        if left := self._write(siblings, made):
+            return left
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
             self._store.update_metadata(plan.metadata)
         before = [row.record for row in stored.values()]
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
         stale = self._stale(plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
-        made.written = len(records) - sum(each.row.record.id in records for each in stale)
         # Digests are those of all siblings, also of those that are not written yet, so that none of them is embedded
         # again when the others are there, or when an interrupted call is repeated.
-        groups = groups_of(stale, {record.id for record in gone})
-        ready = list(takewhile(lambda group: all(each.row.digest in made for each in group), groups))
-        if ready:
-            self._write(ready, made, gone=gone)
-            made.written += sum(each.row.record.id in records for group in ready for each in group)
-        return [each for group in groups[len(ready) :] for each in group if each.row.digest not in made]
-
-    def _missing(self, plan: UpsertPlan, leaving: AbstractSet[str], made: "_Vectors") -> list[Stale]:
-        """Return the rows of a plan that have no vector in `made`."""
-        stale = self._planned(plan, leaving, made.embedder)
-        return [change for change in stale if change.row.digest not in made]
+        left = self._write(stale, made, gone=gone)
+        made.written = len(records) - sum(each.row.record.id in records for each in left)
+        return left
 
     def _planned(self, plan: UpsertPlan, leaving: AbstractSet[str], embedder: Embedder) -> list[Stale]:
         """Return the passages whose vectors a plan makes stale, before anything of it is written.
@@ -345,8 +336,8 @@ class Upserter:
         if self._parent_key is not None:
             parents = parents_of((row.record for row in self._store.get(ids)), self._parent_key)
             siblings = self._stale(parents, made.embedder, leaving=leaving)
-            if missing := self._write([[each] for each in siblings], made):
-                return missing
+            if left := self._write(siblings, made):
+                return left
         _forget(made.embedder, lambda: [row.record for row in self._store.get(ids)])
         removed["deleted"] += self._store.delete(ids)
         return []
@@ -374,7 +365,7 @@ class Upserter:
         tries: int | None = None
         while tries is None or tries > 0:
             with self._lock:
-                missing = self._active.use(lambda embedder: step(made.bind(embedder)))
+                missing = made.lacking(self._active.use(lambda embedder: step(made.bind(embedder))))
             if not missing:
                 return made.truncated
             if on_write is not None and tries is not None:
@@ -385,7 +376,7 @@ class Upserter:
             self._part = next_part(len(part), time.monotonic() - started)
         with self._lock:  # other calls change the same parents all the time: now they wait
             for _ in range(TRIES):
-                missing = self._active.use(lambda embedder: step(made.bind(embedder)))
+                missing = made.lacking(self._active.use(lambda embedder: step(made.bind(embedder))))
                 if not missing:
                     return made.truncated
                 made.embed(missing)
@@ -406,27 +397,26 @@ class Upserter:
         groups = stored_groups(self._store, parents, self._parent_key)
         return stale_passages(groups, embedder, self._parent_key, arriving=arriving, leaving=leaving)
 
-    def _write(
-        self, groups: Sequence[Sequence[Stale]], made: "_Vectors", *, gone: Sequence[Record] = ()
-    ) -> list[Stale]:
-        """Write stale rows with their new vectors, or return those that have none in `made` and write nothing.
+    def _write(self, stale: Sequence[Stale], made: "_Vectors", *, gone: Sequence[Record] = ()) -> list[Stale]:
+        """Write stale rows with their new vectors, up to the first that has none in `made`; returns the rows left.
 
         Args:
-            groups: Rows; those of a group are written by one call of the store.
+            stale: Rows.
             made: Vectors of the call.
             gone: Records as they are replaced, whose plain vectors are deleted.
         """
-        if missing := [each for group in groups for each in group if each.row.digest not in made]:
-            return missing
-        _forget(made.embedder, lambda: gone)
+        groups = groups_of(stale, {record.id for record in gone})
+        ready = list(takewhile(lambda group: not made.lacking(group), groups))
+        if ready:
+            _forget(made.embedder, lambda: gone)
         parts: list[list[Row]] = []  # from the last one on, which has the records that arrive
-        for group in reversed(groups):
+        for group in reversed(ready):
             if not parts or len(parts[-1]) + len(group) > LARGEST_WRITE:
                 parts.append([])
             parts[-1][:0] = [each.row for each in group]
         for rows in reversed(parts):
             self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
-        return []
+        return [each for group in groups[len(ready) :] for each in group]
 
     def _warn(self, changes: Counter[str]) -> None:
         if changes["truncated"]:
@@ -466,8 +456,9 @@ class _Vectors:
         self._embedder: Embedder | None = None
         self._made: dict[str, Float32[np.ndarray, " dim"]] = {}
 
-    def __contains__(self, digest: str) -> bool:
-        return digest in self._made
+    def lacking(self, stale: Iterable[Stale]) -> list[Stale]:
+        """Return the rows that have no vector yet."""
+        return [each for each in stale if each.row.digest not in self._made]
 
     def bind(self, embedder: Embedder) -> "_Vectors":
         """Return this cache for an embedder, emptied if its vectors are of another space."""
@@ -504,4 +495,4 @@ class _Vectors:
 
 
 Step: TypeAlias = Callable[[_Vectors], list[Stale]]
-"""Reads the store, writes the rows whose vectors it has, and returns those that it lacks."""
+"""Reads the store, writes rows whose vectors it has, and returns the stale rows that are left."""
