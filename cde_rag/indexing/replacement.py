@@ -122,18 +122,19 @@ class Replacement:
 
     def _names_of(self, path: Path, record: Record) -> list[str]:
         """Return the names under which a file may be stored, one of whose passages is given."""
-        folder = record.metadata.get(FOLDER_KEY)
-        if folder is not None and folder not in self._gone:
+        names = [str(path), *(source_of(path, [Path(each)])[PARENT_KEY] for each in self._folders)]
+        folder: str | None = record.metadata.get(FOLDER_KEY)
+        if folder is None:
+            return names
+        if folder not in self._gone:
             others = _other_folders(self._store, folder)
             self._gone[folder] = [other for other in others if _was(self._store, other, Path(folder))]
-        within = [source_of(path, [Path(each)])[PARENT_KEY] for each in self._folders]
-        former = [f"{gone.name}/{path.relative_to(folder).as_posix()}" for gone in self._gone.get(folder, ())]
-        return [str(path), *within, *former]
+        return [*names, *(f"{gone.name}/{path.relative_to(folder).as_posix()}" for gone in self._gone[folder])]
 
     def _present(self, record: Record) -> Path | None:
         """Return the path where the file of a stored passage is now, if its folder was renamed."""
-        path, folder = file_of(record.metadata), record.metadata.get(FOLDER_KEY)
-        present = next((new for new, gone in self._gone.items() if any(folder == str(each) for each in gone)), None)
+        path, folder = file_of(record.metadata), str(record.metadata.get(FOLDER_KEY))
+        present = next((new for new, gone in self._gone.items() if Path(folder) in gone), None)
         return path if path is None or present is None else Path(present, path.relative_to(folder))
 
 
