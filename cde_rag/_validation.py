@@ -6,10 +6,9 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
-from os import PathLike
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from cde_rag.errors import CDEError, CorpusError, StoreError
+from cde_rag.errors import CorpusError
 
 _MEANT: Final = (  # words for one thing, ours first or LangChain's
     ("k", "top_k", "limit", "n_results", "similarity_top_k", "num_results", "size", "n"),
@@ -97,21 +96,6 @@ def check_str(text: object, *, where: str) -> None:
     """
     if not isinstance(text, str):
         raise TypeError(f"{where} has to be a str, found {type(text).__name__}.")
-
-
-def check_not_empty(path: str | PathLike[str], name: str, error: type[CDEError] = StoreError) -> None:
-    """Refuse an empty path, which would be the present folder; often a variable is unset.
-
-    Args:
-        path: Argument of the caller.
-        name: Name of the argument at the start of the message, such as "The folder of the backup".
-        error: Class of the error.
-
-    Raises:
-        CDEError: `path` is an empty string; of the class `error`.
-    """
-    if path == "":
-        raise error(f"{name} is an empty path. Is a variable unset? (The present folder is '.'.)")
 
 
 def utf8(text: str, *, where: str) -> bytes:

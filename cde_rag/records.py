@@ -167,6 +167,24 @@ def usable(record: Record, parent_key: str | None) -> Record:
     return record
 
 
+def why_none(records: Iterable[Record], parent_key: str | None) -> tuple[int, str]:
+    """Return the number of records of which none can be used, and a reason; 0 and "" if there is one that can.
+
+    Args:
+        records: Records of another application.
+        parent_key: As of `usable`.
+    """
+    number, why = 0, ""
+    for record in records:
+        try:
+            usable(record, parent_key)
+        except CorpusError as reason:
+            number, why = number + 1, why or str(reason)
+            continue
+        return 0, ""
+    return number, why
+
+
 def chunks(
     records: Iterable[Record], parent_key: str | None, document_of: Callable[[Record], str | None] = lambda _: None
 ) -> Iterator[list[Record]]:

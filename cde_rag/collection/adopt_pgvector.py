@@ -19,7 +19,7 @@ from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
 from cde_rag.readers.pgvector_table import TableColumns, qualified_table, table_records
-from cde_rag.records import embedded_text, usable
+from cde_rag.records import embedded_text, usable, why_none
 from cde_rag.stores.base import Record
 from cde_rag.stores.postgres import PgVectorStore
 
@@ -133,32 +133,14 @@ def adopt(
             except CorpusError as error:
                 raise CorpusError(f"{table}: {error}") from error
         settings = settings_of(embedder, parent_key)
-        _check_usable(wanted, store, parent_key)  # a collection that is made keeps its table and parent key
+        rows, why = why_none(wanted.records(store), parent_key)
+        if rows:  # a collection that is made keeps its table and parent key
+            given = f"parent_key={parent_key!r} was given"
+            raise CorpusError(f"{wanted.name}: none of {rows} rows can be a record: {why} {given}.")
         create_in(store, embedder, {**settings, _TABLE: wanted.settings()})
         opened = Collection(store, embedder)
     catch_up(opened, on_progress=on_progress)
     return opened
-
-
-def _check_usable(table: _Table, store: PgVectorStore, parent_key: str | None) -> None:
-    """Refuse a table that is not there, or of whose rows none can be a record.
-
-    Raises:
-        CorpusError: There are rows, and none can be used.
-        StoreError: There is no such table or column.
-    """
-    why, rows = "", 0
-    for record in table.records(store):
-        try:
-            usable(record, parent_key)
-        except CorpusError as reason:
-            why, rows = why or str(reason), rows + 1
-            continue
-        return
-    if rows:
-        raise CorpusError(
-            f"{table.name}: none of {rows} rows can be a record: {why} parent_key={parent_key!r} was given."
-        )
 
 
 def catch_up(collection: Collection, *, on_progress: Callable[[Progress], None] | None = None) -> TableChanges:

@@ -24,7 +24,7 @@ from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
-from cde_rag.records import embedded_text, parent_of, usable
+from cde_rag.records import embedded_text, parent_of, usable, why_none
 from cde_rag.stores.base import Record
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.adoption import AdoptingStore, Foreign, only_here, release
@@ -124,7 +124,10 @@ def adopt(
                 there = _keys(store)
                 raise CorpusError(f"{collection}: {error} texts={texts!r} was given; payloads have {there}.") from error
         settings = settings_of(embedder, parent_key)
-        _check_usable(store, read, texts, parent_key)  # a store that is begun keeps its texts and parent key
+        points, why = why_none(_as_records(store, read), parent_key)
+        if points:  # a store that is begun keeps its texts and parent key
+            given = f"texts={texts!r} and parent_key={parent_key!r} were given; payloads have {_keys(store)}"
+            raise CorpusError(f"{collection}: none of {points} points can be a record: {why} {given}.")
         store.begin(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,
@@ -189,28 +192,11 @@ def _foreign_records(store: AdoptingStore, read: Reading) -> Iterator[Record]:
                 yield record
 
 
-def _check_usable(store: AdoptingStore, read: Reading, texts: Texts, parent_key: str | None) -> None:
-    """Refuse points of which none is a record.
-
-    Raises:
-        CorpusError: There are points, and none can be used.
-    """
-    reasons, points = set[str](), 0
+def _as_records(store: AdoptingStore, read: Reading) -> Iterator[Record]:
+    """Yield all points that are no records yet as records, which need not be valid."""
     for page in store.foreign():
         for point in page:
-            points += 1
-            record = read(point.payload)
-            try:
-                if record is not None and usable(replace(record, id=point.id), parent_key):
-                    return
-            except CorpusError as reason:
-                reasons.add(str(reason))
-    if points:
-        why = min(reasons, default="no payload has a text")
-        raise CorpusError(
-            f"{store.collection}: none of {points} points can be a record: {why}. texts={texts!r} and "
-            f"parent_key={parent_key!r} were given; payloads have {_keys(store)}."
-        )
+            yield replace(read(point.payload) or Record("", ""), id=point.id)
 
 
 def _keys(store: AdoptingStore) -> str:

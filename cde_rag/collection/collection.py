@@ -21,7 +21,6 @@ from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
-from cde_rag.indexing.partial_records import completed
 from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
@@ -68,7 +67,7 @@ class Collection(Searcher):
         self._active = active = ActiveEmbedder(store, embedder)
         dense = DenseRetriever(store, active)
         super().__init__(store, self._settings["parent_key"], dense, lambda: active.last.fingerprint)
-        self._writer = Upserter(store, self._active, self.parent_key)
+        self._writer = Upserter(store, self._active, self._settings)
 
     @property
     def embedder(self) -> Embedder:
@@ -232,7 +231,7 @@ class Collection(Searcher):
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._writer.add(_prepared(records, self.store, self._settings, self.embedder), total, on_progress)
+        return self._writer.add(_prepared(records, self._settings, self.embedder), total, on_progress)
 
     def add_records(
         self,
@@ -261,7 +260,7 @@ class Collection(Searcher):
         """
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
-        prepared = _prepared(records, self.store, self._settings, self.embedder)
+        prepared = _prepared(records, self._settings, self.embedder)
         return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once)
 
     @named_keywords
@@ -613,9 +612,9 @@ def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
         CorpusError: As `add_records`.
     """
     store, embedder = collection.store, collection.embedder
-    documents = _documents_of(records, store)
-    prepared = _prepared(records, store, store.manifest().settings, embedder)
-    return Upserter(store, ActiveEmbedder(store, embedder), collection.parent_key).plan(prepared, documents)
+    documents, settings = _documents_of(records, store), store.manifest().settings
+    prepared = _prepared(records, settings, embedder)
+    return Upserter(store, ActiveEmbedder(store, embedder), settings).plan(prepared, documents)
 
 
 def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] | None:
@@ -626,11 +625,9 @@ def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] 
     return records.documents if isinstance(records, DocumentRecords) else None
 
 
-def _prepared(
-    records: Iterable[Record], store: Store, settings: Mapping[str, Any], embedder: Embedder
-) -> Iterable[Record]:
-    """Return complete records with the tenant's name and the headers of a collection."""
-    return with_headers(stamped(completed(records, store, settings), settings), settings, embedder)
+def _prepared(records: Iterable[Record], settings: Mapping[str, Any], embedder: Embedder) -> Iterable[Record]:
+    """Return records with the tenant's name, and the complete ones with the headers, of a collection."""
+    return with_headers(stamped(records, settings), settings, embedder)
 
 
 def _store_at(place: Store | str | Path) -> Store:

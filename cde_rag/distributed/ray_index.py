@@ -159,7 +159,8 @@ def index(
             raise PoolError(f"Expected a contextual model, found {serving!r}. Index it in one process: Collection.add.")
         folder = user_path(f"{place}.shards" if shards is None else shards).resolve()
         address = str(place) if "://" in str(place) else None
-        destination = Destination(address, folder, dict(store.manifest().settings))
+        settings = dict(store.manifest().settings)
+        destination = Destination(address, folder, settings)
         spec = ray.put(EmbedderSpec.of(serving))  # referred to here as long as actors may be restarted
         most, buckets = workers or workers_of(ray, num_cpus, num_gpus), max(1, round(documents / bucket_rows))
         written = (
@@ -177,14 +178,14 @@ def index(
         with closing(_rows(written, timeout_s)) as rows:
             commit = _Commit(rows, documents, started, on_progress)
             if address is None:
-                writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
+                writer = Upserter(store, ActiveEmbedder(store, serving), settings)
                 ready = ReadyVectors(serving.fingerprint, commit.vectors)
                 records = commit.records(folder, serving.fingerprint)
                 report = writer.add(records, documents, None, ready, commit.read)
             else:
                 report = commit.reports()
                 if collection.parent_key not in (None, PARENT_KEY):  # a document is in several buckets
-                    writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
+                    writer = Upserter(store, ActiveEmbedder(store, serving), settings)
                     report = replace(report, deleted=report.deleted + writer.replace(commit.read))
         return Indexed(
             documents=collection.count(),

@@ -18,6 +18,7 @@ from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder, KeepsVectors
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
+from cde_rag.indexing.partial_records import completed
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import (
@@ -139,7 +140,8 @@ class Upserter:
     Texts are embedded outside the lock, so that calls embed in parallel and a delete does not wait for an upsert: a
     step reads the store and writes if it has all vectors; otherwise the missing ones are embedded, and the step is
     repeated. Vectors are cached by their digest, over text and siblings: rows that another call changed meanwhile have
-    another digest and are embedded again, the others are not.
+    another digest and are embedded again, the others are not. Partial records are completed in the step that writes
+    them, so that they keep what another call wrote meanwhile.
 
     A crash between two writes leaves rows whose digest does not match their siblings; repeating the call finds and
     repairs them.
@@ -147,13 +149,14 @@ class Upserter:
     Args:
         store: Holds a collection.
         active: Embedder of the store's active vector space.
-        parent_key: The metadata key that names a record's parent; `None` if parents are not used.
+        settings: Settings of the store: its parent key and its headers.
     """
 
-    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
+    def __init__(self, store: Store, active: ActiveEmbedder, settings: Mapping[str, Any]) -> None:
         self._store = store
         self._active = active
-        self._parent_key = parent_key
+        self._settings = settings
+        self._parent_key: str | None = settings["parent_key"]
         self._lock = threading.Lock()
         self._part = FIRST_PART
 
@@ -239,7 +242,7 @@ class Upserter:
         replacement = None if documents is None else Replacement(self._store, documents)
         for _, stored, wanted, changed in self._differences(records):
             leaving = set[str]() if replacement is None else replacement.begin(wanted, stored)
-            plan = plan_upsert(stored, wanted, self._parent_key)
+            plan = plan_upsert(stored, self._completed(wanted, stored, self._active.last), self._parent_key)
             stale = self._planned(plan, leaving, self._active.last)
             changes += changed + Counter(embedded=len({change.row.digest for change in stale}))
             changes["deleted"] += 0 if replacement is None else len(replacement.end(wanted))
@@ -249,14 +252,23 @@ class Upserter:
     def _differences(
         self, records: Iterable[Record]
     ) -> Iterator[tuple[int, dict[str, Row], dict[str, Record], Counter[str]]]:
-        """Yield the size of each chunk, the stored rows of its ids, and its records and changes by `difference`."""
+        """Yield the size of each chunk, the stored rows of its ids, its records by id, and its changes."""
         done, positions = 0, Positions()
         for chunk in chunks(records, self._parent_key, document_of):
             positions.extend(record.id for record in chunk)
-            stored = {row.record.id: row for row in self._store.get(list({record.id for record in chunk}))}
+            wanted = {record.id: record for record in chunk}
+            stored = {row.record.id: row for row in self._store.get(list(wanted))}
             known = {row_id: row.record for row_id, row in stored.items()}
-            yield len(chunk), stored, *difference(known, chunk, done, positions)
+            complete = completed(chunk, stored, self._settings, self._active.last)
+            yield len(chunk), stored, wanted, difference(known, complete, done, positions)
             done += len(chunk)
+
+    def _completed(
+        self, records: Mapping[str, Record], stored: Mapping[str, Row], embedder: Embedder
+    ) -> dict[str, Record]:
+        """Return `completed` records by id."""
+        complete = completed(list(records.values()), stored, self._settings, embedder)
+        return dict(zip(records, complete, strict=True))
 
     def _upsert_chunk(
         self,
@@ -268,38 +280,30 @@ class Upserter:
         """Upsert records, one for each id; a `Step`.
 
         Args:
-            records: Records by id.
+            records: Records by id, partial ones among them.
             leaving: Ids of stored passages that are deleted afterwards, no longer siblings of any passage.
             at_once: True: write nothing if a vector is missing.
             made: Vectors of the call.
         """
         stored = {row.record.id: row for row in self._store.get(list(records))}
+        records = self._completed(records, stored, made.embedder)
         plan = plan_upsert(stored, records, self._parent_key)
-        if at_once and (missing := self._missing(plan, leaving, made)):
+        if at_once and (missing := made.lacking(self._planned(plan, leaving, made.embedder))):
             return missing
         # The siblings that moved rows leave come first: after the move nothing names them.
         siblings = self._stale(plan.left, made.embedder, leaving=plan.moved | leaving)
-        if missing := self._write([[each] for each in siblings], made):
-            return missing
+        if left := self._write(siblings, made):
+            return left
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
             self._store.update_metadata(plan.metadata)
         before = [row.record for row in stored.values()]
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
         stale = self._stale(plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
-        made.written = len(records) - sum(each.row.record.id in records for each in stale)
         # Digests are those of all siblings, also of those that are not written yet, so that none of them is embedded
         # again when the others are there, or when an interrupted call is repeated.
-        groups = groups_of(stale, {record.id for record in gone})
-        ready = list(takewhile(lambda group: all(each.row.digest in made for each in group), groups))
-        if ready:
-            self._write(ready, made, gone=gone)
-            made.written += sum(each.row.record.id in records for group in ready for each in group)
-        return [each for group in groups[len(ready) :] for each in group if each.row.digest not in made]
-
-    def _missing(self, plan: UpsertPlan, leaving: AbstractSet[str], made: "_Vectors") -> list[Stale]:
-        """Return the rows of a plan that have no vector in `made`."""
-        stale = self._planned(plan, leaving, made.embedder)
-        return [change for change in stale if change.row.digest not in made]
+        left = self._write(stale, made, gone=gone)
+        made.written = len(records) - sum(each.row.record.id in records for each in left)
+        return left
 
     def _planned(self, plan: UpsertPlan, leaving: AbstractSet[str], embedder: Embedder) -> list[Stale]:
         """Return the passages whose vectors a plan makes stale, before anything of it is written.
@@ -332,8 +336,8 @@ class Upserter:
         if self._parent_key is not None:
             parents = parents_of((row.record for row in self._store.get(ids)), self._parent_key)
             siblings = self._stale(parents, made.embedder, leaving=leaving)
-            if missing := self._write([[each] for each in siblings], made):
-                return missing
+            if left := self._write(siblings, made):
+                return left
         _forget(made.embedder, lambda: [row.record for row in self._store.get(ids)])
         removed["deleted"] += self._store.delete(ids)
         return []
@@ -361,7 +365,7 @@ class Upserter:
         tries: int | None = None
         while tries is None or tries > 0:
             with self._lock:
-                missing = self._active.use(lambda embedder: step(made.bind(embedder)))
+                missing = made.lacking(self._active.use(lambda embedder: step(made.bind(embedder))))
             if not missing:
                 return made.truncated
             if on_write is not None and tries is not None:
@@ -372,7 +376,7 @@ class Upserter:
             self._part = next_part(len(part), time.monotonic() - started)
         with self._lock:  # other calls change the same parents all the time: now they wait
             for _ in range(TRIES):
-                missing = self._active.use(lambda embedder: step(made.bind(embedder)))
+                missing = made.lacking(self._active.use(lambda embedder: step(made.bind(embedder))))
                 if not missing:
                     return made.truncated
                 made.embed(missing)
@@ -393,27 +397,26 @@ class Upserter:
         groups = stored_groups(self._store, parents, self._parent_key)
         return stale_passages(groups, embedder, self._parent_key, arriving=arriving, leaving=leaving)
 
-    def _write(
-        self, groups: Sequence[Sequence[Stale]], made: "_Vectors", *, gone: Sequence[Record] = ()
-    ) -> list[Stale]:
-        """Write stale rows with their new vectors, or return those that have none in `made` and write nothing.
+    def _write(self, stale: Sequence[Stale], made: "_Vectors", *, gone: Sequence[Record] = ()) -> list[Stale]:
+        """Write stale rows with their new vectors, up to the first that has none in `made`; returns the rows left.
 
         Args:
-            groups: Rows; those of a group are written by one call of the store.
+            stale: Rows.
             made: Vectors of the call.
             gone: Records as they are replaced, whose plain vectors are deleted.
         """
-        if missing := [each for group in groups for each in group if each.row.digest not in made]:
-            return missing
-        _forget(made.embedder, lambda: gone)
+        groups = groups_of(stale, {record.id for record in gone})
+        ready = list(takewhile(lambda group: not made.lacking(group), groups))
+        if ready:
+            _forget(made.embedder, lambda: gone)
         parts: list[list[Row]] = []  # from the last one on, which has the records that arrive
-        for group in reversed(groups):
+        for group in reversed(ready):
             if not parts or len(parts[-1]) + len(group) > LARGEST_WRITE:
                 parts.append([])
             parts[-1][:0] = [each.row for each in group]
         for rows in reversed(parts):
             self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
-        return []
+        return [each for group in groups[len(ready) :] for each in group]
 
     def _warn(self, changes: Counter[str]) -> None:
         if changes["truncated"]:
@@ -453,8 +456,9 @@ class _Vectors:
         self._embedder: Embedder | None = None
         self._made: dict[str, Float32[np.ndarray, " dim"]] = {}
 
-    def __contains__(self, digest: str) -> bool:
-        return digest in self._made
+    def lacking(self, stale: Iterable[Stale]) -> list[Stale]:
+        """Return the rows that have no vector yet."""
+        return [each for each in stale if each.row.digest not in self._made]
 
     def bind(self, embedder: Embedder) -> "_Vectors":
         """Return this cache for an embedder, emptied if its vectors are of another space."""
@@ -491,4 +495,4 @@ class _Vectors:
 
 
 Step: TypeAlias = Callable[[_Vectors], list[Stale]]
-"""Reads the store, writes the rows whose vectors it has, and returns those that it lacks."""
+"""Reads the store, writes rows whose vectors it has, and returns the stale rows that are left."""

@@ -40,32 +40,13 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
             names the field.
     """
     try:
-        _check_keys(metadata)
-        encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        try:
-            if not isinstance(cast(object, metadata), Mapping):
-                raise TypeError(f"found {metadata!r:.80}; {{}} has no field")
-            encoded = json.dumps(_plain(dict(metadata), ""), ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise CorpusError(f"{of} has to be a JSON object: {error}.") from error
+        if not isinstance(cast(object, metadata), Mapping):
+            raise TypeError(f"found {metadata!r:.80}; {{}} has no field")
+        encoded = json.dumps(_plain(metadata, ""), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CorpusError(f"{of} has to be a JSON object: {error}.") from error
     utf8(encoded, where=of)
     return encoded
-
-
-def _check_keys(value: object, depth: int = 0) -> None:
-    if value is None or isinstance(value, str | int | float):  # first, since the check for a Mapping is slow
-        return
-    if not isinstance(value, Mapping | list | tuple):
-        return
-    if depth == MAX_LEVELS:
-        raise ValueError(f"more than {MAX_LEVELS} lists and objects inside each other")
-    if isinstance(value, Mapping):
-        keys = cast(Mapping[object, object], value)
-        if odd := [key for key in keys if not isinstance(key, str)]:
-            raise TypeError(f"the key {odd[0]!r:.80} is not a string")
-    for inner in cast(Iterable[object], value.values() if isinstance(value, Mapping) else value):
-        _check_keys(inner, depth + 1)
 
 
 def _plain(value: object, field: str, depth: int = 0) -> object:
@@ -80,13 +61,11 @@ def _plain(value: object, field: str, depth: int = 0) -> object:
         TypeError: JSON has no such type.
         ValueError: It is NaN or infinite, or too deep.
     """
-    if isinstance(value, np.generic | np.ndarray):
-        kind, converted = type(cast(object, value)), cast(object, cast(Any, value).tolist())
-        if type(converted) is not kind:
-            return _plain(converted, field, depth)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{field} is {value}, which JSON does not have; leave it out or give None")
-    if value is None or isinstance(value, str | int | float):
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{field} is {value}, which JSON does not have; leave it out or give None")
         return value
     if depth == MAX_LEVELS:
         raise ValueError(f"more than {MAX_LEVELS} lists and objects inside each other")
@@ -97,6 +76,10 @@ def _plain(value: object, field: str, depth: int = 0) -> object:
         return {key: _plain(inner, f"{field}.{key}" if field else str(key), depth + 1) for key, inner in found.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner, field, depth + 1) for inner in cast(Iterable[object], value)]
+    if isinstance(value, np.generic | np.ndarray):
+        kind, converted = type(cast(object, value)), cast(object, cast(Any, value).tolist())
+        if type(converted) is not kind:
+            return _plain(converted, field, depth)
     remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(value, kind)), "leave it out")
     name = type(cast(object, value)).__name__
     raise TypeError(f"{field} is of the type {name}, which JSON does not have; {remedy}")

@@ -195,6 +195,22 @@ def test_a_lease_is_held_and_fences_behind_the_pooler(postgres: str, pooled: str
         one.close()
 
 
+def test_a_lease_leaves_a_session_of_the_pooler(postgres: str, monkeypatch: pytest.MonkeyPatch):
+    """Else nothing could be written while it is held, by the run that holds it neither."""
+    with pooler(postgres, "transaction", sessions=2) as address:
+        first, second = (created(functools.partial(PgVectorStore, address, name())) for _ in range(2))
+        monkeypatch.setattr("cde_rag.stores.postgres.pg_database._WAIT_S", 0.5)
+        with first.lease():
+            with pytest.raises(StoreError, match=r"none was free for 0\.5 s.*default_pool_size"), second.lease():
+                pass
+            first.drop(first.create_generation(fingerprint=OTHER, context=b"other"))
+            second.add([row("a")], EXACT[:1], fingerprint=SPACE)
+        with second.lease():
+            second.drop(second.create_generation(fingerprint=OTHER, context=b"other"))
+        first.close()
+        second.close()
+
+
 def test_a_lease_that_is_lost_before_it_is_noted_takes_nothing(postgres: str, monkeypatch: pytest.MonkeyPatch):
     """Its session has the lock no more when the token is written, and another run may have it."""
     place = functools.partial(PgVectorStore, postgres, name())

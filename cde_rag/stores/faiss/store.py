@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import user_path
-from cde_rag._validation import check_ids, check_list, check_not_empty
+from cde_rag._files import given_path
+from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, ProcessBound, Row
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode
@@ -51,10 +51,9 @@ class FaissStore(ProcessBound):
     """
 
     def __init__(self, path: str | Path, *, index: str | None = None, quantization: str | None = None) -> None:
-        check_not_empty(path, "The folder of a store")
         self._new = IndexConfig("auto" if index is None else index, quantization)  # what `create` gives a store
         self._expected = index, quantization
-        self._folder = user_path(path)
+        self._folder = given_path(path, "The folder of a store")
         self._database = Database(self._folder / DATABASE)
         self._reader: Reader | None = None
         self._leased = LeasedGenerations()
