@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--contextual", action="append", default=[], metavar="NAME")
     parser.add_argument("--code", type=Path, action="append", default=[], metavar="PAIRS.jsonl.gz")
-    parser.add_argument("--output", type=Path, default=Path("docs/experiments/any-embedder.csv"))
+    parser.add_argument("--output", type=Path, default=Path("lab/tables/any-embedder.csv"))
     options = parser.parse_args()
     config = read_recipe(options.sets, SetsConfig)
     sets = read_sets(config, options.data)

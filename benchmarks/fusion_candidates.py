@@ -1,6 +1,6 @@
 """Ways to give each corpus, or each query, its own share of words in hybrid search, beside the one that is shipped.
 
-The plan is in docs/experiments/fusion.md. Run with: python -m benchmarks.fusion_candidates SETS.toml --data FOLDER
+The plan is in lab/pages/fusion.md. Run with: python -m benchmarks.fusion_candidates SETS.toml --data FOLDER
 --vectors FOLDER [--output FILE.csv]. The folder of vectors is that of benchmarks.fusion.
 """
 
@@ -343,7 +343,7 @@ def main() -> None:
     parser.add_argument("sets", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--vectors", type=Path, required=True)
-    parser.add_argument("--output", type=Path, default=Path("docs/experiments/fusion-candidates.csv"))
+    parser.add_argument("--output", type=Path, default=Path("lab/tables/fusion-candidates.csv"))
     options = parser.parse_args()
     warnings.simplefilter("ignore", TruncationWarning)
     found: list[CandidateScores] = []

@@ -1,4 +1,4 @@
-"""What titles in front of passages find, with and without siblings; plan and results in docs/experiments/headers.md.
+"""What titles in front of passages find, with and without siblings; plan and results in lab/pages/headers.md.
 
 Run with: python -m benchmarks.headers --data FOLDER [--output FILE.csv]
 """

@@ -1,8 +1,8 @@
 """NDCG@10 through a Collection: by vectors, by words, and by both, in FaissStore and in QdrantEdgeStore.
 
-Beside them BM25 as `cde-rag evaluate` has it (bm25s, Snowball's stems), and milliseconds a query. Run with:
-python benchmarks/hybrid.py FOLDER… [--queries 300] [--candidates 100] [--output docs/hybrid.csv], folders being in the
-layout of BEIR. It writes the table of the guide, and prints the times.
+Beside them BM25 as `cde-rag evaluate` has it (bm25s, Snowball's stems), and milliseconds a query. Run with: python
+benchmarks/hybrid.py FOLDER… [--queries 300] [--candidates 100] [--output lab/tables/hybrid.csv], folders being in
+the layout of BEIR. It writes the table of the guide, and prints the times.
 """
 
 import argparse

@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--plain", action="append", required=True, metavar="NAME=FOLDER")
     parser.add_argument("--contextual", action="append", default=[], metavar="NAME")
     parser.add_argument("--dtype", help="of plain embedders, such as bfloat16; by default float32")
-    parser.add_argument("--output", type=Path, default=Path("docs/experiments/hybrid-models.csv"))
+    parser.add_argument("--output", type=Path, default=Path("lab/tables/hybrid-models.csv"))
     options = parser.parse_args()
     measured = [
         measure(data, system_vectors(options.plain, options.contextual, data, options.vectors, options.dtype))

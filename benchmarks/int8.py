@@ -1,4 +1,4 @@
-"""Calibrated int8 in OpenVINO: CPU time, cosines to float32 and NDCG@10; results in docs/experiments/int8.md.
+"""Calibrated int8 in OpenVINO: CPU time, cosines to float32 and NDCG@10; results in lab/pages/int8.md.
 
 NNCF quantizes the second stage of a bundled model with SmoothQuant, on generic documents of the library in both roles,
 with and without context and siblings. It is no dependency of the library: pip install nncf. Times are those of the CPU,

@@ -2,8 +2,8 @@
 
 There is one row for each, with the flags of the CPU. All embed the same blocks of texts in turn, so that a machine that
 slows down slows all; ratios are medians over blocks. Run with: python benchmarks/runtimes.py FOLDER [--model minilm]
-[--limit 192] [--output docs/runtimes.csv], where FOLDER is in the layout of BEIR. Rows of other CPUs and models stay in
-the output.
+[--limit 192] [--output lab/tables/runtimes.csv], where FOLDER is in the layout of BEIR. Rows of other CPUs and models
+stay in the output.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=192, help="texts")
     parser.add_argument("--block", type=int, default=32, help="texts that each embeds in turn")
     parser.add_argument("--model", default="cde-mini-1", help=f"a bundled model, or {PLAIN}")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent.parent / "docs/runtimes.csv")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent.parent / "lab/tables/runtimes.csv")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     texts = list(read_corpus(options.folder).texts)[: options.limit]

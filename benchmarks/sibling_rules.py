@@ -2,7 +2,7 @@
 
 Run with: python benchmarks/sibling_rules.py PAIRS.jsonl [--model cde-mini] [--json], where PAIRS.jsonl is what
 `python -m experiments.documentation_pairs` writes: its second file holds the ten sites that no model was trained
-on (docs/experiments/training-data.md says how to get them).
+on (lab/pages/training-data.md says how to get them).
 """
 
 import argparse

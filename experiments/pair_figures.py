@@ -1,6 +1,6 @@
 """Figures of cde-base-1 next to its halves, MiniLM and projections of it to 384 dimensions, on retrieval sets.
 
-    python -m experiments.pair_figures docs/experiments/pair-test.toml --data ../shared/data --output cde-pair.csv
+    python -m experiments.pair_figures lab/plans/pair-test.toml --data ../shared/data --output cde-pair.csv
 
 The second half, which reads no context, embeds a text once. "context" is a context of up to 512 documents of the set,
 "null" the null context; siblings are not used. Intervals are those of `experiments.models`.

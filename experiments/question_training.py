@@ -1,6 +1,6 @@
-"""The plan of docs/experiments/user-questions-plan.md: models trained on users' questions, merged and judged by gates.
+"""The plan of lab/pages/user-questions-plan.md: models trained on users' questions, merged and judged by gates.
 
-    python -m experiments.question_training docs/experiments/user-questions.toml --work runs/questions
+    python -m experiments.question_training lab/plans/user-questions.toml --work runs/questions
 
 Each step writes files below the folder of --work that the next one reads, and is not repeated: a run that was stopped
 resumes. Long because the plan is one list of steps.

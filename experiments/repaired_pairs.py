@@ -1,4 +1,4 @@
-"""The bundled model's pairs with the defects of a manual review repaired (docs/experiments/training-data.md).
+"""The bundled model's pairs with the defects of a manual review repaired (lab/pages/training-data.md).
 
 Rust's RFCs have the title "Summary" where their own is missing: each such RFC becomes a parent of its own, separated at
 the heading that starts an RFC, and only those of its queries stay whose heading no other RFC has. Pairs that answer

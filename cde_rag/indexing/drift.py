@@ -48,7 +48,7 @@ class Calibration(NamedTuple):
     residual: float
 
 
-CALIBRATIONS = {  # by the model's name                                               docs/experiments/drift.md
+CALIBRATIONS = {  # by the model's name                                               lab/pages/drift.md
     "cde-mini-0": Calibration(0.77, 0.062, 0.065),
     "cde-mini-1": Calibration(0.80, -0.015, 0.035),
 }

@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--teacher", type=Path, default=Path("cde_rag/model/bundled/cde-base-1"))
     parser.add_argument("--student", type=Path, default=Path("cde_rag/model/bundled/cde-mini-1"))
     parser.add_argument("--development", type=Path, help="file of the development sets")
-    parser.add_argument("--toml", type=Path, default=Path("docs/experiments/distillation.toml"))
+    parser.add_argument("--toml", type=Path, default=Path("lab/plans/distillation.toml"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--name", default="vectors", help="of the results")
     parser.add_argument("--start", default="start", help="name of the results to begin with")

@@ -170,12 +170,12 @@ def test_the_command_asks_for_what_it_needs(folder: Path):
     assert "recipes" in ran.output
 
 
-def test_the_files_in_the_docs_say_what_they_are_for():
+def test_the_plans_say_what_they_are_for():
     """Sets, Table 1's four cells, and a twin that differs from the preset in its context alone."""
-    docs = ROOT / "docs/experiments"
+    plans = ROOT / "lab/plans"
     for name in ("development.toml", "brief.toml"):
-        assert len(read_recipe(docs / name, SetsConfig).sets) >= 9
-    cells = read_cells(docs / "table1.toml")
+        assert len(read_recipe(plans / name, SetsConfig).sets) >= 9
+    cells = read_cells(plans / "table1.toml")
     assert [(cell.name, cell.given) for cell in cells] == [
         ("plain", "null"),
         ("clustered", "null"),
@@ -183,12 +183,14 @@ def test_the_files_in_the_docs_say_what_they_are_for():
         ("both", "context"),
     ]
     assert {len(cell.recipes) for cell in cells} == {3}
-    seen = [cell.recipes[0].phases[0] for cell in read_cells(docs / "batch-and-cluster.toml")]
+    seen = [cell.recipes[0].phases[0] for cell in read_cells(plans / "batch-and-cluster.toml")]
     assert {phase.corpora.batch_size * phase.schedule.updates for phase in seen} == {7680}
     assert len({repr(phase) for phase in seen}) == len(seen) == 8
-    sizes = {cell.name: cell.recipes[0].start.first_stage_layers for cell in read_cells(docs / "first-stage-size.toml")}
+    sizes = {
+        cell.name: cell.recipes[0].start.first_stage_layers for cell in read_cells(plans / "first-stage-size.toml")
+    }
     assert sizes == {"none": 0, "1 layer": 1, "2 layers": 2, "6 layers": 6}
-    twin, ours = TrainingConfig.from_toml(docs / "twin.toml"), preset("cde-mini")
+    twin, ours = TrainingConfig.from_toml(plans / "twin.toml"), preset("cde-mini")
     (phase,) = ours.phases
     corpora = phase.corpora
     without = replace(

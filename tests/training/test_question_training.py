@@ -300,7 +300,7 @@ def test_a_teacher_without_its_sources_teaches_nothing() -> None:
 
 
 def test_the_committed_plan_can_be_read(tmp_path: Path) -> None:
-    config, variants = read_plan(ROOT / "docs/experiments/user-questions.toml")
+    config, variants = read_plan(ROOT / "lab/plans/user-questions.toml")
     assert len(variants) == 8
     assert all(variant.recipe.phases[0].corpora.hard_negatives == 2 for variant in variants)
     plain = next(variant for variant in variants if variant.config.name == "plain")
