@@ -5,8 +5,8 @@
 # sets cde-mini-1 gains **4.1** points over MiniLM (+3.6 … +4.7), most on documentation; the last section shows the
 # experiments without a gain.
 #
-# Each experiment is one command, `python -m experiments run NAME`, over development sets that were not trained on (of
-# some sources, other parts were). Other plots are on the pages about [contexts](../lab/pages/contexts.md),
+# Each experiment is one command, `python -m lab.experiments run NAME`, over development sets that were not trained on
+# (of some sources, other parts were). Other plots are on the pages about [contexts](../lab/pages/contexts.md),
 # [recipes](../lab/pages/recipes.md) and [cde-mini-1](../lab/pages/cde-mini-1.md).
 
 # %%

@@ -35,7 +35,7 @@ DEPTH = 10  # ranks that count
 
 
 class Calibration(NamedTuple):
-    """Regression of judged gains on the gains of probes: fitted for a model by `benchmarks/drift.py`.
+    """Regression of judged gains on the gains of probes: fitted for a model by `lab/benchmarks/drift.py`.
 
     Attributes:
         slope: Judged gain per gain of the probes.

@@ -1,5 +1,6 @@
 """The command as a process: fast help, pipes that close, versions."""
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from cde_rag.cli import app
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
     "index search count inspect verify reindex audit export import backup restore "
-    "drift recontextualize rollback tune evaluate mteb convert demo serve mcp doctor"
+    "drift recontextualize rollback tune evaluate convert demo serve mcp doctor"
 ).split()
 
 
@@ -80,6 +81,13 @@ def test_help_names_every_command():
     result = CliRunner().invoke(app, ["--help"])
     listed = result.stdout.partition("Commands:")[2]
     assert [line.split()[0] for line in listed.splitlines() if line.strip()] == COMMANDS
+
+
+@pytest.mark.parametrize("more", [[], ["--help"], ["SciFact", "my set/", "--seed", "1"]], ids=len)
+def test_mteb_answers_with_the_line_that_runs_it(more: list[str]):
+    result = CliRunner().invoke(app, ["mteb", *more])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith(f": {shlex.join(['python', '-m', 'lab.mteb', 'run', *more])}\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
