@@ -36,7 +36,7 @@ from cde_rag.indexing.drift import REACH, WORTH, Calibration, ask, compare
 from cde_rag.model import CDEModel
 
 TABLE = Path(__file__).parents[1] / "tables/drift.csv"
-DRAWING = Path(__file__).parents[2] / "docs/drift.png"
+DRAWING = TABLE.with_suffix(".png")
 DOMAINS = {
     "redis": "parents_redis",
     "helm": "parents_helm",
@@ -403,7 +403,7 @@ def draw(
     path: Path,
 ) -> None:
     """Judged over estimated gains; the second panel is the middle of the first."""
-    figure = require("matplotlib.figure", "plots").Figure(figsize=(10, 4.4), layout="constrained")
+    figure = require("matplotlib.figure", "train").Figure(figsize=(10, 4.4), layout="constrained")
     for axes, limit in zip(figure.subplots(1, 2), (7.0, 2.5), strict=True):
         for name, some in moves.items():
             axes.errorbar(

@@ -106,7 +106,7 @@ def churned(collection: Collection, folder: Path, times: int) -> list[tuple[int,
 
 def plot(seen: list[tuple[int, float]], before: float, path: Path) -> None:
     """What was added to memory beside records, on the scale of one that would keep a tenth of their vectors."""
-    figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(7, 2.6), layout="constrained")
+    figure: Any = require("matplotlib.figure", "train").Figure(figsize=(7, 2.6), layout="constrained")
     axes = figure.add_subplot()
     axes.plot([count / 1e3 for count, _ in seen], [megabytes - before for _, megabytes in seen])
     most = max(count for count, _ in seen) * DIM * 4 / 1e6 / 10

@@ -30,5 +30,5 @@ def new_figure(*, width: float = 6, height: float = 3.6) -> tuple[Any, Any]:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(width, height), layout="constrained")
+    figure: Any = require("matplotlib.figure", "train").Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()

@@ -152,5 +152,5 @@ def test_an_option_may_name_a_path_at_home(run, records: Path, tmp_path: Path, m
     run("index", records, "papers.faiss")
     shutil.copytree(tmp_path / "papers.faiss", tmp_path / "home.faiss")
     assert run("count", "~/home.faiss").exit_code == 0
-    result = CliRunner().invoke(app, ["drift", "papers.faiss", "--plot=~/none/a.png"])
-    assert f"{tmp_path}/none: expected a folder" in result.stderr
+    result = CliRunner().invoke(app, ["drift", "papers.faiss", "--model=~/none"])
+    assert f"found '{tmp_path}/none'" in result.stderr
