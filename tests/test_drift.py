@@ -224,8 +224,6 @@ def test_the_null_context_against_the_first_own_one(tmp_path: Path, tiny_model: 
     assert found.present.is_null
     assert found.candidate.size == SIZE
     assert found.neighbours_kept < 1
-    found.plot(tmp_path / "drift.png")
-    assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_record_says_nothing(tmp_path: Path, tiny_model: CDEModel):
@@ -234,7 +232,6 @@ def test_one_record_says_nothing(tmp_path: Path, tiny_model: CDEModel):
     found = papers.drift()
     assert (found.gain, found.neighbours_kept, found.probes, found.pays()) == (0, 1, 1, False)
     assert found.interval == (0, 0)
-    found.plot(tmp_path / "drift.png")
 
 
 def test_mistakes(tmp_path: Path, tiny_model: CDEModel):

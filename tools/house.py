@@ -91,7 +91,7 @@ def main() -> None:
 
 def figures(root: Path) -> dict[str, Any]:
     """All figures of a checkout, by name."""
-    core, training = root / "cde_rag", [root / "training", root / "experiments"]
+    core, laboratory = root / "cde_rag", [root / name for name in ("lab", "experiments", "benchmarks")]
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(core.rglob("*.py"))}
     methods, frames = _collection_methods(trees), journeys(root)
     return {
@@ -99,8 +99,9 @@ def figures(root: Path) -> dict[str, Any]:
         "packages at the top of cde_rag": len(list(core.glob("*/__init__.py"))),
         "files in cde_rag": len(trees),
         "lines in cde_rag": sum(_lines(path) for path in trees),
-        "lines in training and experiments": sum(
-            _lines(path) for folder in training for path in folder.rglob("*.py") if "tests" not in path.parts
+        "lines in training": sum(_lines(path) for path in (root / "training").rglob("*.py")),
+        "lines in the laboratory": sum(
+            _lines(path) for folder in laboratory for path in folder.rglob("*.py") if "tests" not in path.parts
         ),
         "imports of the root package from inside": sum(_imports_of_root(tree) for tree in trees.values()),
         "imports up the layers of the contract": sum(_imports_up(root, trees)),

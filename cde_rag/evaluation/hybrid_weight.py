@@ -97,7 +97,7 @@ def choose_weight(
     Raises:
         CorpusError: Fewer than 20 queries.
 
-    Source: Breiman et al. (1984), the one-standard-error rule; figures in docs/experiments/fusion.md.
+    Source: Breiman et al. (1984), the one-standard-error rule; figures in lab/pages/fusion.md.
     """
     if len(judgments) < FEWEST:
         raise CorpusError(

@@ -11,17 +11,15 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
-from cde_rag._files import user_path
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedder, unwrapped
-from cde_rag.errors import ModelError, StoreError, require
+from cde_rag.errors import ModelError, StoreError
 from cde_rag.indexing.probe_queries import rank, rare_words, run_of_words
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.records import embedded_text
@@ -35,7 +33,7 @@ DEPTH = 10  # ranks that count
 
 
 class Calibration(NamedTuple):
-    """Regression of judged gains on the gains of probes: fitted for a model by `benchmarks/drift.py`.
+    """Regression of judged gains on the gains of probes: fitted for a model by `lab/benchmarks/drift.py`.
 
     Attributes:
         slope: Judged gain per gain of the probes.
@@ -48,7 +46,7 @@ class Calibration(NamedTuple):
     residual: float
 
 
-CALIBRATIONS = {  # by the model's name                                               docs/experiments/drift.md
+CALIBRATIONS = {  # by the model's name                                               lab/pages/drift.md
     "cde-mini-0": Calibration(0.77, 0.062, 0.065),
     "cde-mini-1": Calibration(0.80, -0.015, 0.035),
 }
@@ -102,29 +100,6 @@ class Drift:
             "present": self.present.fingerprint,
             "candidate": self.candidate.fingerprint,
         }
-
-    def plot(self, path: str | Path) -> None:
-        """Plot the samples of the two contexts, and the estimated gain.
-
-        Args:
-            path: A new image; its suffix is the format.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-        """
-        figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(9, 3.6), layout="constrained")
-        map_axes, gain_axes = figure.subplots(1, 2, width_ratios=(2, 1))
-        present, candidate = self.present.context_embeddings, self.candidate.context_embeddings
-        axes = _principal_axes(candidate)
-        for context, label in ((present, "present"), (candidate, "candidate")):
-            map_axes.scatter(*(context @ axes).T, s=8, alpha=0.5, label=f"{label}, {len(context)} documents")
-        map_axes.set(title="Context documents, first stage", xticks=[], yticks=[])
-        map_axes.legend()
-        low, high = self.interval
-        gain_axes.errorbar([0], [self.gain], [[self.gain - low], [high - self.gain]], fmt="o", capsize=6)
-        gain_axes.axhline(0, color="grey", linewidth=1)
-        gain_axes.set(title="NDCG@10 to be won, 90 %", xticks=[])
-        figure.savefig(user_path(path), dpi=150)
 
 
 def measure_drift(
@@ -295,9 +270,3 @@ def neighbours_kept(present: Float32[np.ndarray, "probes dim"], candidate: Float
 def _sample(store: Store, size: int, seed: int) -> list[Row]:
     """Return the rows with the lowest hashes of their texts, independent of their order in the store."""
     return heapq.nsmallest(size, store.scroll(), key=lambda row: rank(embedded_text(row.record), seed))
-
-
-def _principal_axes(vectors: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim 2"]:
-    """Return the first two principal axes."""
-    centred = vectors - vectors.mean(axis=0)
-    return np.linalg.svd(centred)[2][:2].T  # of all directions, also where there are fewer vectors than two

@@ -2,7 +2,7 @@
 
 A collection that is made with `headers=["section"]` extends the title of each record that it is given by these metadata
 fields, "Install > Linux". The title is embedded in front of the text, found by words, part of a record's digest, and
-shown with hits; the text stays as it is. Source: ours; measured in docs/experiments/headers.md.
+shown with hits; the text stays as it is. Source: ours; measured in lab/pages/headers.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int64
 from cde_rag._validation import check_positive
 
 _STEP: Final = (
-    8  # tokens: a third of the shapes, which takes less time than is lost by padding (benchmarks/flat_memory.py)
+    8  # tokens: a third of the shapes, which takes less time than is lost by padding (lab/benchmarks/flat_memory.py)
 )
 _PASS_TOKENS: Final = 64  # a forward pass takes as long as that many tokens more (MiniLM's size, OpenVINO, two cores)
 

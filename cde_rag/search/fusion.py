@@ -11,7 +11,7 @@ Scored: TypeAlias = Sequence[tuple[str, float]]
 RANKINGS: Final = ("vectors", "words", "hybrid")  # values of `by` in a search
 CANDIDATES: Final = 100  # hits of each side that are fused; the weights below were chosen with as many
 CONSTANT: Final = 60  # ranks; Cormack et al. (2009)
-WEIGHTS: Final[Mapping[str, float]] = {"convex": 0.65, "reciprocal_ranks": 0.5}  # docs/experiments/fusion.md
+WEIGHTS: Final[Mapping[str, float]] = {"convex": 0.65, "reciprocal_ranks": 0.5}  # lab/pages/fusion.md
 
 
 def fuse(

@@ -1,6 +1,7 @@
 """What the site takes from elsewhere: help of the commands, notebooks, decisions, and pages from outside docs/.
 
-A link to a file of the repository becomes one to its page; one to a file that has no page is an error of the build.
+A link to a file of the repository becomes one to its page; one to a file that has no page is an error of the build. The
+laboratory has no pages here: links to its files become links to the repository, also the old addresses of its pages.
 """
 
 import posixpath
@@ -38,6 +39,15 @@ ELSEWHERE = {
     "docs/decisions": "decisions/index.md",
 }
 OURS = ("index.md", "cli.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
+REPOSITORY = "https://github.com/cde-rag/cde-rag/blob/main"
+LABORATORY = "lab/"
+OLD_ADDRESSES = "experiments"  # folder of the site in which pages of the laboratory used to be
+REDIRECT = """<!doctype html>
+<meta charset="utf-8">
+<title>Moved</title>
+<meta http-equiv="refresh" content="0; url={url}">
+<a href="{url}">{url}</a>
+"""
 PAGES = {  # their text is that file
     page: origin for origin, page in ELSEWHERE.items() if page not in OURS and not origin.endswith(".py")
 }
@@ -52,11 +62,9 @@ LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put decisions and notebooks, whose number grows, into the navigation."""
     decisions = [f"decisions/{path.name}" for path in sorted((ROOT / "docs/decisions").glob("0*.md"))]
-    experiments = [f"experiments/{path.name}" for path in sorted((ROOT / "docs/experiments").glob("*.md"))]
     pages = {
         "Decisions": ["decisions/index.md", *decisions],
         "Notebooks": ["notebooks/index.md", *(f"notebooks/{name}.md" for name in notebooks.names())],
-        "Experiments": experiments,
     }
     config.nav = _filled(config.nav or [], pages)
     return config
@@ -103,6 +111,15 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     return CELL.sub(lambda cell: CELL_CODE.sub(lambda code: breakable(code[0]), cell[0]), html)
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Redirect the old addresses of the laboratory's pages."""
+    folder = Path(config.site_dir, OLD_ADDRESSES)
+    folder.mkdir(exist_ok=True)
+    for page in (ROOT / LABORATORY / "pages").glob("*.md"):
+        url = f"{REPOSITORY}/{page.relative_to(ROOT).as_posix()}"
+        (folder / f"{page.stem}.html").write_text(REDIRECT.format(url=url), encoding="utf-8")
+
+
 def breakable(code: str) -> str:
     """Mark places after punctuation at which a line may break: names stay in one piece as far as they fit."""
     return JOINT.sub(r"\1<wbr>", code)
@@ -123,6 +140,8 @@ def linked(text: str, here: str, folder: str) -> str:
         if not path or "://" in path or path.startswith("mailto:"):
             return found.group()
         target = posixpath.normpath(posixpath.join(folder, path))
+        if target.startswith(LABORATORY):
+            return f"[{words}]({REPOSITORY}/{target}{hash_}{anchor})"
         place = ELSEWHERE.get(target, target.removeprefix("docs/"))
         return f"[{words}]({posixpath.relpath(place, posixpath.dirname(here) or '.')}{hash_}{anchor})"
 

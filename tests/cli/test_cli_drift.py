@@ -59,16 +59,8 @@ def test_the_exit_code_says_that_it_pays(run, collection: Path, tmp_path: Path):
         run("drift", collection, "--context-size", 8, "--worth", 0.6, code=0)
 
 
-def test_a_plot(run, collection: Path, tmp_path: Path):
-    grown(run, collection, tmp_path)
-    run("drift", collection, "--context-size", 8, "--plot", tmp_path / "drift.svg")
-    assert "<svg" in (tmp_path / "drift.svg").read_text()
-
-
 def test_mistakes(run, collection: Path, tmp_path: Path):
     assert "random and clusters" in run("drift", collection, "--strategy", "best", code=2).stderr
-    assert ".png" in run("drift", collection, "--plot", tmp_path / "drift", code=2).stderr
-    assert "found none" in run("drift", collection, "--plot", tmp_path / "none" / "drift.png", code=2).stderr
     assert "cde-rag index" in run("drift", tmp_path / "none", code=1).stderr
     shutil.rmtree(tmp_path / "books")
     assert "cde-rag index" in run("drift", collection, code=1).stderr

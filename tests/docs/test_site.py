@@ -128,7 +128,7 @@ def test_the_quality_of_models_is_that_of_the_tables(site: Path) -> None:
     page = (site / "benchmarks.html").read_text(encoding="utf-8")
     cells = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)]
     for name in ("bundled-models", "test-models"):
-        with (ROOT / f"docs/experiments/{name}.csv").open(encoding="utf-8", newline="") as lines:
+        with (ROOT / f"lab/tables/{name}.csv").open(encoding="utf-8", newline="") as lines:
             means = [row for row in csv.DictReader(lines) if (row["corpus"], row["against"]) == ("mean", "minilm")]
         assert len(means) >= 7
         for row in means:
@@ -191,10 +191,7 @@ def test_pages_that_are_made_hold_what_they_are_made_of(site: Path) -> None:
     assert said(html.escape(grammar.split("\n\n")[1])) in said(
         (site / "guide/filters.html").read_text(encoding="utf-8")
     )
-    for page, other in (
-        ("experiments/recipes.html", "contexts.html"),
-        ("notebooks/07_experiments.html", "05_drift.html"),
-    ):
+    for page, other in (("notebooks/07_experiments.html", "05_drift.html"),):
         assert f'href="{other}" class="md-nav__link"' in (site / page).read_text(encoding="utf-8"), (
             "not in the navigation"
         )
@@ -229,7 +226,7 @@ def test_pictures_of_the_pages_are_there(site: Path) -> None:
 
 def test_no_page_shows_markup_that_was_not_rendered(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if "<article" in page.read_text(encoding="utf-8")]
-    assert len(pages) >= 100
+    assert len(pages) >= 80
     found = {page.relative_to(site).as_posix(): faults(page.read_text(encoding="utf-8")) for page in pages}
     assert {page: some for page, some in found.items() if some and page != "404.html"} == {}
 

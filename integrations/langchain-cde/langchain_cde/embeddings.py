@@ -63,7 +63,7 @@ class CDEEmbeddings(Embeddings):
             seed: Random seed of the sample.
             windows: Read texts longer than the model's window in windows, and average their vectors; by default they
                 are cut. Part of the fingerprint: `load` and `from_qdrant` read texts as the stored vectors' were. A
-                splitter with shorter chunks finds more (docs/experiments/windows.md).
+                splitter with shorter chunks finds more (lab/pages/windows.md).
 
         Raises:
             CorpusError: No text that is not blank.

@@ -34,7 +34,7 @@ class CDEDocumentEmbedder:
         seed: Random seed of the sample.
         windows: Read texts longer than the model's window in windows, and average their vectors; by default they are
             cut. Part of the fingerprint: later runs and queries read texts as the context's file says. A splitter with
-            shorter chunks finds more (docs/experiments/windows.md).
+            shorter chunks finds more (lab/pages/windows.md).
         device: Device of PyTorch, such as "cuda"; by default the fastest that is there.
 
     Raises:
