@@ -116,6 +116,7 @@ def figures(root: Path) -> dict[str, Any]:
         "frames from Collection.search to the forward pass": frames[2],
         "the same by vectors and words": frames[3],
         **_docstrings(trees),
+        **documentation(root),
         "words of the README": len(
             re.sub(r"```.*?```", "", (root / "README.md").read_text("utf-8"), flags=re.S).split()
         ),
@@ -195,6 +196,20 @@ def _docstrings(trees: dict[Path, ast.Module]) -> dict[str, int]:
     return {
         "docstrings": first.total(),
         f"docstrings that begin with {', '.join(WEAK)}": sum(first[word] for word in WEAK),
+    }
+
+
+def documentation(root: Path) -> dict[str, int]:
+    """Count pages and words under docs/: those for users, and decisions. Pages of experiments are the laboratory's."""
+    docs = root / "docs"
+    decisions = list((docs / "decisions").glob("*.md"))
+    experiments = list((docs / "experiments").rglob("*.md"))
+    users = sorted(set(docs.rglob("*.md")) - {*decisions, *experiments})
+    return {
+        "pages for users": len(users),
+        "words on pages for users": sum(len(page.read_text("utf-8").split()) for page in users),
+        "pages of decisions": len(decisions),
+        "words on pages of decisions": sum(len(page.read_text("utf-8").split()) for page in decisions),
     }
 
 

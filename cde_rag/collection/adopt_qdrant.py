@@ -1,8 +1,8 @@
 """Adoption of an existing Qdrant collection that another application made, with vectors of any model.
 
 Each of its points gets one more vector, `cde_<fingerprint>`, and becomes a record of a Collection; its own vectors and
-payload stay, so that the application reads and writes as before. `docs/decisions/0014-adoption.md` describes the effect
-of each side's changes on the other.
+payload stay, so that the application reads and writes as before. `docs/decisions/adoption.md` describes the effect of
+each side's changes on the other.
 """
 
 import time
