@@ -3,10 +3,11 @@
 import functools
 import hashlib
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, SupportsIndex, TypeVar, cast
 
 from cde_rag.errors import CorpusError
 
@@ -150,17 +151,32 @@ def check_number(number: object, name: str) -> None:
         raise TypeError(f"{name} must be a number, not {number!r:.80}")
 
 
-def check_positive(number: object, name: str) -> None:
-    """Refuse values that are no whole number of at least one.
+def check_positive(number: object, name: str) -> int:
+    """Return a count of at least one as an int; errors as of `check_whole`."""
+    return check_whole(number, name, least=1)
+
+
+def check_whole(number: object, name: str, *, least: int) -> int:
+    """Return a count as an int: an int, or another whole number with `__index__`, such as NumPy's.
+
+    Args:
+        number: Argument of the caller.
+        name: Name of the argument, for messages.
+        least: Smallest valid number.
 
     Raises:
-        TypeError: `number` is no int.
-        ValueError: `number` is below 1.
+        TypeError: `number` is no whole number.
+        ValueError: `number` is below `least`.
     """
-    if isinstance(number, bool) or not isinstance(number, int):
+    try:
+        count = operator.index(cast(SupportsIndex, number))
+    except TypeError:
+        count = None
+    if count is None or isinstance(number, bool):
         raise TypeError(f"{name} must be an int, not {number!r}")
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, not {number}")
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, not {count}")
+    return count
 
 
 def named_keywords(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

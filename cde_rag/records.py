@@ -151,7 +151,8 @@ def usable(record: Record, parent_key: str | None) -> Record:
     """
     for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
         if not isinstance(cast(object, value), str):
-            raise CorpusError(f"its {name} has to be a str, found {type(value).__name__}.")
+            remedy = "; give str(…) of it" if name == "id" else ""
+            raise CorpusError(f"its {name} has to be a str, found {type(value).__name__}{remedy}.")
         utf8(value, where=f"its {name}")
     if not record.id:
         raise CorpusError("its id is empty; leave ids out to have them made of the texts.")

@@ -611,7 +611,7 @@ print(refused.split(" ")[0], "FunctionEmbedder(function, name=" in refused)
     found = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert found[:4] == [
         "TypeError: Record 3 has to be a cde_rag.Record, found dict.",
-        "CorpusError: Record 3 (5): its id has to be a str, found int.",
+        "CorpusError: Record 3 (5): its id has to be a str, found int; give str(…) of it.",
         "CorpusError: Record 3 ('5'): its text has to be a str, found NoneType.",
         "CorpusError: Record 3 ('5'): its title has to be a str, found NoneType.",
     ]

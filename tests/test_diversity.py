@@ -1,5 +1,9 @@
 """Maximal marginal relevance against its definition, alone and through a collection."""
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,7 +95,23 @@ def test_search_by_vector_is_search():
         papers.store.search(vectors, 4, fingerprint="0" * 64)
 
 
-@pytest.mark.parametrize("k", [2.5, "3", True])
+@pytest.mark.parametrize("whole", [np.int64, np.uint8, np.array])
+@pytest.mark.usefixtures("unchecked")
+def test_counts_are_whole_numbers_of_any_type(whole: Callable[[int], Any]):
+    """Such as those of NumPy and pandas."""
+    papers = collection(parent_key=None)
+    papers.add([f"{word} {number}" for word in ("river", "money") for number in range(10)])
+    for search in (
+        lambda k: papers.search("money", k, offset=k),
+        lambda k: papers.searcher("words").search("money", k, offset=k),
+        lambda k: papers.searcher("hybrid", candidates=k).search_batch(["money"], k),
+        lambda k: papers.search_groups("money", k, group_by="page", group_size=k),
+        lambda k: papers.search_diverse("money", k, candidates=k),
+    ):
+        assert search(whole(3)) == search(3)
+
+
+@pytest.mark.parametrize("k", [2.5, "3", True, np.float64(3), np.True_, None])
 def test_k_is_an_int(k: object):
-    with pytest.raises(TypeError, match=f"k must be an int, not {k!r}"):
+    with pytest.raises(TypeError, match=re.escape(f"k must be an int, not {k!r}")):
         check_positive(k, "k")

@@ -393,7 +393,9 @@ def _open(
     _check_options(opened, path, options)
     locate(reader, store)
     size = opened.embedder.context.size
-    kept = f"exists and keeps its context of {size} passages" if size else "has no context; recontextualize makes one"
+    kept = (
+        f"exists and keeps its context of {in_passages(size)}" if size else "has no context; recontextualize makes one"
+    )
     typer.echo(f"{shown_place(path)} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     total = sum(1 for _ in reader)

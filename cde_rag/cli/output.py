@@ -255,8 +255,7 @@ def clock(seconds: float) -> str:
 
 def nothing_new(size: int) -> str:
     """Return why a new context changes nothing, for a context of `size` passages."""
-    passages = "one passage" if size == 1 else f"{size} passages"
-    return f"the sample would be the {passages} that the context has, so recontextualize would change nothing."
+    return f"the sample would be the {in_passages(size)} that the context has, so recontextualize would change nothing."
 
 
 def explain_no_hits(

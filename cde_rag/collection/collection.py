@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cde_rag._validation import check_ids, check_positive, named_keywords
+from cde_rag._validation import check_ids, check_positive, check_whole, named_keywords
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
@@ -293,7 +293,7 @@ class Collection(Searcher):
         """
         if by != "vectors":
             return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
-        check_query(query, k, score_threshold, offset)
+        k, offset = check_query(query, k, score_threshold, offset)
         with self._traced(1, k, where) as note:
             hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
@@ -324,7 +324,7 @@ class Collection(Searcher):
         """
         if by not in RANKINGS:
             raise ValueError(f"Expected one of {', '.join(RANKINGS)} in by=…, found {by!r}. Name one of them.")
-        check_positive(candidates, "candidates")
+        candidates = check_positive(candidates, "candidates")
         if by != "hybrid" and (candidates, fusion, weight) != (CANDIDATES, "convex", None):
             raise ValueError(f"candidates, fusion and weight are of by='hybrid', found by={by!r}. Leave them out.")
         if weight is None and fusion == "convex":
@@ -359,8 +359,7 @@ class Collection(Searcher):
             StoreError: Hits were deleted during every attempt.
             ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
         """
-        check_positive(k, "k")
-        check_positive(candidates, "candidates")
+        k, candidates = check_positive(k, "k"), check_positive(candidates, "candidates")
 
         def search(embedder: Embedder) -> list[Hit]:
             vector = embedder.embed_queries([query])
@@ -574,8 +573,7 @@ class Collection(Searcher):
             TypeError: `sample` is no int.
             ValueError: `sample` is below 0.
         """
-        if sample != 0:
-            check_positive(sample, "sample")
+        sample = check_whole(sample, "sample", least=0)
         damages = verify(self.store)
         if damages or not sample or not self.store.count():
             return damages

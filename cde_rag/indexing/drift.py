@@ -132,7 +132,7 @@ def measure_drift(
     from cde_rag.embedders.contextual import ContextualEmbedder
 
     started = time.monotonic()
-    check_positive(probes, "probes")
+    probes = check_positive(probes, "probes")
     embedder = unwrapped(embedder)
     if not isinstance(embedder, ContextualEmbedder):
         raise ModelError(

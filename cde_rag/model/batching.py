@@ -21,7 +21,7 @@ def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         TypeError: `size` is no int.
         ValueError: `size` is below 1, with which no text would be embedded.
     """
-    check_positive(size, "mini_batch_size")
+    size = check_positive(size, "mini_batch_size")
     order = np.argsort(-np.asarray(lengths), kind="stable").tolist()
     for start in range(0, len(order), size):
         yield order[start : start + size]

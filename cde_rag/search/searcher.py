@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, cast
 
 from cde_rag._telemetry import Attributes, operation, short
-from cde_rag._validation import check_list, check_positive, check_texts, named_keywords
+from cde_rag._validation import check_list, check_positive, check_texts, check_whole, named_keywords
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
 from cde_rag.records import check_key, parent_of
@@ -47,7 +47,7 @@ class Searcher(ProcessBound):
         Raises:
             ValueError: `candidates` is below 1.
         """
-        check_positive(candidates, "candidates")
+        candidates = check_positive(candidates, "candidates")
         return self._ranked_by(Reranked(self._ranker, rerank, candidates))
 
     @named_keywords
@@ -61,7 +61,7 @@ class Searcher(ProcessBound):
         offset: int = 0,
     ) -> list[Hit]:
         """Search for one query; see `search_batch` for arguments and errors."""
-        check_query(query, k, score_threshold, offset)
+        k, offset = check_query(query, k, score_threshold, offset)
         with self._traced(1, k, where) as note:
             hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
@@ -98,7 +98,7 @@ class Searcher(ProcessBound):
             UnknownFieldWarning: There are no hits, and no record has a field that the filter names; once for a field.
         """
         check_list(queries, call="search_batch", what="queries")
-        check_page(k, score_threshold, offset)
+        k, offset = check_page(k, score_threshold, offset)
         check_texts(queries)
         if not queries:
             return []
@@ -181,7 +181,7 @@ class Searcher(ProcessBound):
     def _groups(self, query: str, k: int, grouping: Grouping, offset: int) -> list[list[Hit]]:
         if not isinstance(cast(object, query), str):
             raise TypeError(f"groups are searched for one query, a str; found {type(query).__name__}")
-        check_page(k, grouping.score_threshold, offset)
+        k, offset = check_page(k, grouping.score_threshold, offset)
         check_positive(grouping.size, "group_size")
         check_key(grouping.key, "group_by")
         check_texts([query])
@@ -266,8 +266,8 @@ def words_searcher(store: Store) -> Searcher:
     return Searcher(store, store.manifest().settings["parent_key"], BM25Retriever(store), lambda: space)
 
 
-def check_query(query: str, k: int, score_threshold: float | None, offset: int) -> None:
-    """Check the arguments of a search for one query.
+def check_query(query: str, k: int, score_threshold: float | None, offset: int) -> tuple[int, int]:
+    """Check the arguments of a search for one query; returns `k` and `offset` as ints.
 
     Raises:
         CorpusError: The query is blank or no valid Unicode.
@@ -276,24 +276,22 @@ def check_query(query: str, k: int, score_threshold: float | None, offset: int) 
     """
     if not isinstance(cast(object, query), str):
         raise TypeError("search takes one query, a str; for several there is search_batch([…])")
-    check_page(k, score_threshold, offset)
+    page = check_page(k, score_threshold, offset)
     check_texts([query])
+    return page
 
 
-def check_page(k: int, score_threshold: float | None, offset: int) -> None:
-    """Check the arguments of a page of results.
+def check_page(k: int, score_threshold: float | None, offset: int) -> tuple[int, int]:
+    """Check the arguments of a page of results; returns `k` and `offset` as ints.
 
     Raises:
         TypeError: `offset` is no int.
         ValueError: `k` is below 1, `offset` below 0, or `score_threshold` NaN.
     """
-    check_positive(k, "k")
-    if isinstance(cast(object, offset), bool) or not isinstance(cast(object, offset), int):
-        raise TypeError(f"offset must be an int, not {offset!r}")
-    if offset < 0:
-        raise ValueError(f"offset must be at least 0, not {offset}")
+    page = check_positive(k, "k"), check_whole(offset, "offset", least=0)
     if score_threshold is not None and math.isnan(score_threshold):
         raise ValueError("score_threshold has to be a number, found NaN")
+    return page
 
 
 def page_of(hits: Sequence[Hit], offset: int, score_threshold: float | None) -> list[Hit]:

@@ -111,6 +111,10 @@ class ChatRequest(RequestBody):
     user: str | None = Field(None, description="Not used.")
     safety_identifier: str | None = Field(None, description="Not used.")
     prompt_cache_key: str | None = Field(None, description="Not used.")
+    prompt_cache_retention: str | None = Field(None, description="Not used.")
+    prediction: Ignored = Field(None, description="Not used.")
+    reasoning_effort: str | None = Field(None, description="Not used.")
+    verbosity: Annotated[str | None, only("medium", why="the language model's own is used")] = None
     metadata: dict[str, Any] | None = Field(None, description="Not used.")
 
     @field_validator("messages")

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, time, timedelta
 from decimal import Decimal
+from pathlib import PurePath
 from random import Random
 from typing import Any, Final, cast
+from uuid import UUID
 
 import numpy as np
 
@@ -24,7 +26,10 @@ _REMEDIES: Final[Mapping[type, str]] = {
     Set: "give a list, which has an order",
     bytes: "give a str",
     Decimal: "give a number or a str",
+    UUID: "give str(…) of it",
+    PurePath: "give str(…) of it",
 }
+_MISSING: Final = ("NaTType", "NAType")  # pandas' types of a value that is missing
 _UNIT: Final = 1e-3  # how far a norm may be from 1
 
 
@@ -80,8 +85,9 @@ def _plain(value: object, field: str, depth: int = 0) -> object:
         kind, converted = type(cast(object, value)), cast(object, cast(Any, value).tolist())
         if type(converted) is not kind:
             return _plain(converted, field, depth)
-    remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(value, kind)), "leave it out")
     name = type(cast(object, value)).__name__
+    remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(value, kind)), "leave it out")
+    remedy = "leave it out or give None" if name in _MISSING else remedy
     raise TypeError(f"{field} is of the type {name}, which JSON does not have; {remedy}")
 
 
@@ -142,8 +148,7 @@ def check_rows(number: int, what: str) -> int:
         TypeError: `number` is no int.
         ValueError: `number` is below 1.
     """
-    check_positive(number, what)
-    return min(number, MOST_ROWS)
+    return min(check_positive(number, what), MOST_ROWS)
 
 
 def check_k(k: int) -> int:

@@ -34,6 +34,14 @@ def contents(path: Path, model: Path) -> dict[str, Any]:
         return {"fingerprint": opened.embedder.fingerprint, **dict(zip(ids, vectors.tolist(), strict=True))}
 
 
+@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+def test_a_context_of_one_passage_is_named_as_one(run, tmp_path: Path):
+    (tmp_path / "a.txt").write_text("A text.")
+    for _ in range(2):
+        found = run("index", tmp_path / "a.txt", tmp_path / "p").stderr
+    assert "exists and keeps its context of 1 passage.\n" in found
+
+
 def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
     command = ("index", records, tmp_path / "papers.faiss", "--json")
     first = run(*command)

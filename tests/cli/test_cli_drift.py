@@ -39,7 +39,7 @@ def test_no_need(run, collection: Path):
 def test_no_need_with_one_passage(run, tmp_path: Path):
     (tmp_path / "one.jsonl").write_text('{"id": "r0", "text": "alpha"}')
     run("index", tmp_path / "one.jsonl", tmp_path / "one", "--no-progress")
-    assert "would be the one passage that the context has" in run("drift", tmp_path / "one").stdout
+    assert "would be the 1 passage that the context has" in run("drift", tmp_path / "one").stdout
 
 
 def test_what_it_tells_of_a_collection_that_grew(run, collection: Path, tmp_path: Path):

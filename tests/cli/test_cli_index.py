@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -413,6 +414,14 @@ def test_a_missing_collection_is_named_with_an_example(tmp_path: Path):
     assert done.exit_code == 2
     assert "expected SOURCE and COLLECTION" in done.stderr
     assert "COLLECTION comes last: cde-rag index docs/ docs.faiss" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
+def test_pipes_in_a_folder_are_counted(run, tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.txt").write_text("A text.")
+    os.mkfifo(tmp_path / "docs/b.txt")
+    assert "Files not read: pipe, socket or device 1." in run("index", tmp_path / "docs", tmp_path / "p").stderr
 
 
 def test_links_to_folders_and_to_nothing_are_counted(run, tmp_path: Path):

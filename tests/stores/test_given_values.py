@@ -2,12 +2,14 @@
 
 import copy
 import decimal
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 from brute_force_store import BruteForceStore
 from qdrant_client import QdrantClient
@@ -66,7 +68,7 @@ def test_ids_are_strings(papers: Collection, call: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_ids_of_records_are_strings(papers: Collection) -> None:
-    with pytest.raises(CorpusError, match=r"Record 1 \(7\): its id has to be a str, found int"):
+    with pytest.raises(CorpusError, match=r"Record 1 \(7\): its id has to be a str, found int; give str\(…\) of it\."):
         papers.add(["one", "two"], ids=["a", 7])  # type: ignore[list-item]
     vectors = EMBEDDER.embed_documents(["one"])
     for record in (Record(7, "one"), Record("7", 1), Record("7", "one", None)):  # type: ignore[arg-type]
@@ -109,6 +111,10 @@ def test_numpys_metadata_are_taken_as_they_are(papers: Collection) -> None:
         (date(2020, 1, 1), r"year\.of is of the type date, .*isoformat"),
         (np.datetime64("2020-01-01"), r"year\.of is of the type date, .*isoformat"),
         (decimal.Decimal("1.5"), r"year\.of is of the type Decimal, .*give a number or a str"),
+        (uuid.UUID(int=1), r"year\.of is of the type UUID, .*give str\(…\) of it"),
+        (Path("a"), r"year\.of is of the type \w*Path, .*give str\(…\) of it"),
+        (pd.NaT, r"year\.of is of the type NaTType, .*leave it out or give None"),
+        (pd.NA, r"year\.of is of the type NAType, .*leave it out or give None"),
         (b"x", r"year\.of is of the type bytes, .*give a str"),
         (object(), r"year\.of is of the type object, .*leave it out"),
         ({1: 2}, "the key 1 is not a string"),

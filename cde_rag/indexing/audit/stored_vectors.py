@@ -161,7 +161,7 @@ def audit(source: Source, embedder: Embedder, *, sample: int = SAMPLE) -> Audit:
         StoreError: It cannot be read.
         ValueError: `sample` is below 1.
     """
-    check_positive(sample, "sample")
+    sample = check_positive(sample, "sample")
     found = source.sample(sample)
     texts = [stored.text for stored in found]
     made = lambda: embedder.embed_passages(texts, None).vectors  # noqa: E731
@@ -185,7 +185,7 @@ def audit_collection(
         CorpusError: The collection is empty.
         StoreError: It cannot be read.
     """
-    check_positive(sample, "sample")
+    sample = check_positive(sample, "sample")
     rows = store.sample(sample, seed=seed)
     passages = with_siblings(store, rows, parent_key, embedder)
     fresh = [(row, passage) for row, passage in zip(rows, passages, strict=True) if passage.digest == row.digest]
