@@ -1,8 +1,10 @@
 """Fixtures and settings of all tests: those of the product, of the integrations and of the laboratory."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import jaxtyping
@@ -43,6 +45,20 @@ def shared_data() -> Path:
             pytest.fail(f"expected the evaluation data in {data}")
         pytest.skip("the evaluation data is on the project's own machines only")
     return data
+
+
+@pytest.fixture(scope="session")
+def run_questions() -> ModuleType:
+    """The script that the published figures of questions come from, as a module."""
+    script = SHARED / "prototypes/3/run_questions.py"
+    if not script.exists():
+        pytest.skip("the prototypes are on the project's own machines only")
+    spec = importlib.util.spec_from_file_location("run_questions", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

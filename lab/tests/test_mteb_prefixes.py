@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Dataset
-from golden import V1, V2, write_folder
+from golden import V1, V2, tiny_backbones, write_folder  # noqa: F401 a fixture
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.types import PromptType
 from safetensors.torch import load_file, save_file

@@ -280,6 +280,15 @@ def test_no_page_shows_markup_that_was_not_rendered(site: Path) -> None:
     assert {page: some for page, some in found.items() if some and page != "404.html"} == {}
 
 
+def test_the_laboratory_is_a_link_to_the_repository_from_its_old_addresses_too(site: Path) -> None:
+    repository = "https://github.com/cde-rag/cde-rag/blob/main"
+    assert f'url={repository}/lab/pages/recipes.md"' in (site / "experiments/recipes.html").read_text(encoding="utf-8")
+    pages = [page.read_text(encoding="utf-8") for page in site.rglob("*.html")]
+    led_to = {path for page in pages for path in re.findall(rf'"{repository}/(lab/[^"#]+)', page)}
+    assert len(led_to) > 20
+    assert [path for path in led_to if not (ROOT / path).exists()] == []
+
+
 def test_links_lead_to_places_of_the_site(site: Path) -> None:
     assert broken_links(site) == []
 
