@@ -48,9 +48,10 @@ if TYPE_CHECKING:
     from cde_rag.indexing.drift import Drift
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.model import CDEModel
+    from cde_rag.records import Hit, Record
     from cde_rag.search.grouping import Group, ParentHit
     from cde_rag.search.searcher import Searcher
-    from cde_rag.stores.base import Damage, Hit, Record
+    from cde_rag.stores.base import Damage
 
 __all__ = [
     "AddReport",
@@ -113,14 +114,14 @@ _HOMES = {
     "EmbedderOptions": "cde_rag.embedders.protocol",
     "FunctionEmbedder": "cde_rag.embedders.function",
     "Group": "cde_rag.search.grouping",
-    "Hit": "cde_rag.stores.base",
+    "Hit": "cde_rag.records",
     "Inspection": "cde_rag.collection.info",
     "ParentHit": "cde_rag.search.grouping",
     "PlainEmbedder": "cde_rag.embedders.sentence_transformer",
     "ProcessPool": "cde_rag.embedders.process_pool",
     "Progress": "cde_rag.indexing.upsert",
     "Recontextualization": "cde_rag.indexing.backfill",
-    "Record": "cde_rag.stores.base",
+    "Record": "cde_rag.records",
     "Searcher": "cde_rag.search.searcher",
     "Tenants": "cde_rag.collection.tenants",
     "evaluate": "cde_rag.evaluation",

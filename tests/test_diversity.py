@@ -8,7 +8,7 @@ from test_collection import collection
 
 from cde_rag._validation import check_positive
 from cde_rag.errors import ContextMismatchError
-from cde_rag.search.mmr import marginal_relevance
+from cde_rag.search.fusion import marginal_relevance
 
 
 def units(rows: int, seed: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.evaluation.demo_questions import questions
 from cde_rag.model import checkpoints
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

@@ -9,9 +9,8 @@ from tiny import WORDS
 
 from cde_rag import Collection, ContextualEmbedder, CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning
 from cde_rag.indexing import upsert
-from cde_rag.records import chunks
+from cde_rag.records import Record, chunks
 from cde_rag.search.searcher import fields_of
-from cde_rag.stores.base import Record
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 TEXTS = [f"{WORDS[i]} {WORDS[-1 - i]}" for i in range(20)]

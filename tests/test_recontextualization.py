@@ -24,7 +24,7 @@ from cde_rag.indexing.recontextualization import estimate
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, cde_model, checkpoints
 from cde_rag.model.torch_runner import TorchRunner
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 

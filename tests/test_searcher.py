@@ -17,9 +17,10 @@ from test_collection import StubEmbedder
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError, FilterError, StoreError
+from cde_rag.records import Hit, Record
 from cde_rag.search.grouping import Grouping
 from cde_rag.search.searcher import Searcher
-from cde_rag.stores.base import Hit, Record, Store
+from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.filter_conditions import number
 from cde_rag.stores.filters import matches

@@ -241,7 +241,7 @@ def inspect(
       # are deleted documents still in its context?
       cde-rag inspect papers.faiss --erasure
     """
-    from cde_rag.collection.erasure import erasures as find_erasures
+    from cde_rag.collection.info import erasures as find_erasures
     from cde_rag.collection.info import inspect as inspect_store
 
     store = existing(collection, tenant)

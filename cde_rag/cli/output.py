@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, cast, runt
 import typer
 
 if TYPE_CHECKING:
+    from cde_rag.records import Hit, Record
     from cde_rag.search.grouping import Group
-    from cde_rag.stores.base import Hit, Record, Store
+    from cde_rag.stores.base import Store
 
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
 # embeddings, overrides and isolates of Unicode's bidirectional algorithm.
@@ -271,8 +272,7 @@ def explain_no_hits(
         by: Its ranking.
         narrowed: True if the search had an offset or a least score.
     """
-    from cde_rag.stores.field_names import GROUPS
-    from cde_rag.stores.filter_conditions import value_at
+    from cde_rag.field_names import GROUPS, value_at
 
     all_, matching = store.count(), store.count(where)
     one = _first(store)

@@ -26,12 +26,11 @@ from cde_rag.indexing.recontextualization import recontextualize as recontextual
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.readers import RecordReader
-from cde_rag.records import chunks, embedded_text, from_columns
-from cde_rag.search.fusion import CANDIDATES, RANKINGS, check_fusion
-from cde_rag.search.mmr import marginal_relevance
+from cde_rag.records import Hit, Record, chunks, embedded_text, from_columns
+from cde_rag.search.fusion import CANDIDATES, RANKINGS, check_fusion, marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher, check_query, page_of
-from cde_rag.stores.base import Damage, Hit, Record, Store
+from cde_rag.stores.base import Damage, Store
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped

@@ -5,8 +5,8 @@ from itertools import islice
 from typing import Any, cast
 
 from cde_rag.indexing.headers import without_headers
-from cde_rag.records import CHUNK, PartialRecord
-from cde_rag.stores.base import Record, Store
+from cde_rag.records import CHUNK, PartialRecord, Record
+from cde_rag.stores.base import Store
 
 
 def completed(records: Iterable[Record], store: Store, settings: Mapping[str, Any]) -> Iterator[Record]:

@@ -9,11 +9,11 @@ from cde_rag._telemetry import Attributes, operation, short
 from cde_rag._validation import check_list, check_positive, check_texts, named_keywords
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
-from cde_rag.records import check_key, parent_of
+from cde_rag.field_names import value_at
+from cde_rag.records import Hit, check_key, parent_of
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
-from cde_rag.stores.base import Hit, ProcessBound, Store
-from cde_rag.stores.filter_conditions import value_at
+from cde_rag.stores.base import ProcessBound, Store
 
 CHECKED: Final = 64  # fields of filters that are looked for, where a filter finds nothing
 

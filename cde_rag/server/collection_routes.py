@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
 from pydantic import AfterValidator, Field
 
-from cde_rag.records import CHUNK, PartialRecord, check_key, default_id
+from cde_rag.records import CHUNK, Hit, PartialRecord, Record, check_key, default_id
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
@@ -17,7 +17,6 @@ from cde_rag.server.registry import ServedCollection, check_fingerprint
 from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.server.text_limits import DocumentText, QueryText
-from cde_rag.stores.base import Hit, Record
 
 router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
 MOST_HITS: Final = 1_000

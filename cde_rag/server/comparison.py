@@ -14,11 +14,10 @@ from cde_rag.embedders.protocol import unwrapped
 from cde_rag.errors import ContextError
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.readers import SECTION_KEY
-from cde_rag.records import embedded_text
+from cde_rag.records import Hit, Row, embedded_text
 from cde_rag.server.registry import ServedCollection
 from cde_rag.server.search_results import as_json, with_warnings
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
-from cde_rag.stores.base import Hit, Row
 
 CANDIDATES: Final = 30  # of each other ranking; they are ranked again in the null context
 KEPT: Final = 20_000  # vectors in the null context

@@ -18,9 +18,9 @@ from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError
 from cde_rag.readers import SECTION_KEY
+from cde_rag.records import Record
 from cde_rag.server.search_results import as_json, has_words, neighbours_of, with_warnings
 from cde_rag.server.text_limits import QUERY_CHARACTERS
-from cde_rag.stores.base import Record
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

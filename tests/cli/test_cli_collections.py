@@ -15,8 +15,8 @@ from cde_rag import records as intake
 from cde_rag.cli import app
 from cde_rag.cli.output import print_hits
 from cde_rag.errors import ContextMismatchError
+from cde_rag.records import Hit
 from cde_rag.search.searcher import Searcher
-from cde_rag.stores.base import Hit
 from cde_rag.stores.faiss import FaissStore
 
 

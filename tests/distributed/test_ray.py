@@ -38,7 +38,7 @@ from cde_rag.distributed import RayPool, index, read_sources  # noqa: E402
 from cde_rag.distributed.ray_index import sample_dataset  # noqa: E402
 from cde_rag.distributed.ray_records import records_of  # noqa: E402
 from cde_rag.distributed.shards import Shard, read_shard, shard_name, write_shard  # noqa: E402
-from cde_rag.stores.base import Record, Row  # noqa: E402
+from cde_rag.records import Record, Row  # noqa: E402
 from cde_rag.stores.faiss import FaissStore  # noqa: E402
 
 # of Ray itself

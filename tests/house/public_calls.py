@@ -31,7 +31,7 @@ from cde_rag import (
     evaluate,
     recontextualize,
 )
-from cde_rag.collection.adopt_qdrant import Adoption, adopt, catch_up, release
+from cde_rag.adoption.qdrant import Adoption, adopt, catch_up, release
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.tenant_stores import FolderTenants

@@ -24,7 +24,7 @@ from cde_rag._validation import check_list, check_positive, named_keywords, name
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.errors import adapter_warns
 from cde_rag.records import from_columns
-from cde_rag.search.mmr import marginal_relevance
+from cde_rag.search.fusion import marginal_relevance
 from cde_rag.stores.base import Store
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import temporary_store
