@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from cde_rag import Collection, ContextualEmbedder, Searcher
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.evaluation.beir import RetrievalSet, read_beir
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.metrics import ndcg
+from cde_rag.search.searcher import Searcher
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.transfer.parquet import export_collection, import_collection

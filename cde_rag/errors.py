@@ -176,14 +176,24 @@ def is_left_out(category: type[CDEWarning]) -> bool:
     return _LEFT_OUT.get() is category
 
 
-def warn_user(message: str, category: type[CDEWarning]) -> None:
+def warn_user(message: str, category: type[CDEWarning | DeprecationWarning]) -> None:
     """Warn at the line of the program that called this library, directly or through a framework."""
-    if is_left_out(category):
+    if _LEFT_OUT.get() is category:
         return
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=2 if frame is None else level)
+
+
+def warn_of_old_name(old: str, new: str) -> None:
+    """Warn that a name is deprecated, at the line of the program that uses it.
+
+    Args:
+        old: The old name.
+        new: Code to write instead.
+    """
+    warn_user(f"{old} is deprecated, and goes in 1.0. Write: {new}", DeprecationWarning)
 
 
 def _without_descriptors(handled: BaseException | None) -> str | None:

@@ -160,7 +160,7 @@ plt.show()
 # Vectors of two contexts are never compared. Each has a fingerprint, and every store refuses the wrong one:
 
 # %%
-from cde_rag import ContextMismatchError
+from cde_rag.errors import ContextMismatchError
 
 try:
     reference.store.search(asked["network modules"], 1, fingerprint=network.fingerprint)

@@ -20,7 +20,6 @@ from brute_force_store import BruteForceStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cde_rag import UnknownFieldWarning
 from cde_rag._validation import digest
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context, ModelIdentity
@@ -34,6 +33,7 @@ from cde_rag.errors import (
     FilterError,
     StoreError,
     TruncationWarning,
+    UnknownFieldWarning,
 )
 from cde_rag.field_names import key_of
 from cde_rag.indexing.upsert import AddReport

@@ -36,7 +36,7 @@ from cde_rag.model import CDEModel
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 FITTED = Calibration(slope=0.77, offset=0.06, residual=0.07)
 SIZE = 32  # context documents

@@ -11,7 +11,7 @@ from cde_rag.collection.info import Erasure, erasures
 from cde_rag.model import CDEModel
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 
 @pytest.fixture

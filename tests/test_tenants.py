@@ -29,7 +29,7 @@ from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.tenant_names import LONGEST_NAME, place_key
 from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 SHARED = ["the river", "a bank", "money to loan", "flood of water"]
 HOSTILE = [

@@ -29,7 +29,7 @@ from cde_rag.stores.qdrant import server_lease as turns_module
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.qdrant_edge.engine import Engine
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 SIZE: Final = 4  # context documents
 WAIT_S: Final = 60  # a schedule that does not end by then is stuck

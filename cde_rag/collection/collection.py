@@ -602,9 +602,6 @@ class Collection(Searcher):
         self.close()
 
 
-recontextualize = Collection.recontextualize  # as a function of a collection
-
-
 def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
     """Count the writes and embeddings of `collection.add_records`; nothing is embedded or written.
 

@@ -18,7 +18,7 @@ from cde_rag.evaluation.demo_questions import Question
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 
 @pytest.fixture(autouse=True)

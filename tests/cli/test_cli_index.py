@@ -13,9 +13,10 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cde_rag import Collection, ContextualEmbedder, StoreError
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.cli.output import progress_bar
+from cde_rag.errors import StoreError
 from cde_rag.search.searcher import words_searcher
 from cde_rag.stores.faiss import FaissStore
 

@@ -17,17 +17,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from cde_rag import (
-    CDEModel,
-    Collection,
-    ContextMismatchError,
-    ContextualEmbedder,
-    CorpusError,
-    PoolError,
-    StoreError,
-)
+from cde_rag import CDEModel, Collection, ContextualEmbedder
 from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.errors import ContextMismatchError, CorpusError, PoolError, StoreError
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
 

@@ -8,31 +8,28 @@ import numpy as np
 from qdrant_client import QdrantClient
 
 from cde_rag import (
-    AddReport,
-    ArithmeticEmbedder,
     Canary,
     CDEModel,
     Collection,
     Context,
     ContextualEmbedder,
-    Damage,
     EmbedderOptions,
     FunctionEmbedder,
-    Group,
     Hit,
-    Inspection,
-    ParentHit,
     PlainEmbedder,
-    Progress,
-    Recontextualization,
     Record,
-    Searcher,
     Tenants,
     evaluate,
-    recontextualize,
 )
 from cde_rag.adoption.qdrant import Adoption, adopt, catch_up, release
+from cde_rag.collection.info import Inspection
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
+from cde_rag.indexing.backfill import Recontextualization
+from cde_rag.indexing.upsert import AddReport, Progress
+from cde_rag.search.grouping import Group, ParentHit
+from cde_rag.search.searcher import Searcher
+from cde_rag.stores.base import Damage
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.tenant_stores import FolderTenants
 from cde_rag.transfer.dataframes import records, to_dataset
@@ -114,8 +111,8 @@ def migrate(texts: list[str]) -> list[str]:
     papers = Collection.create(FaissStore("papers.faiss"), plain)
     papers.add(texts)
     canary = Canary({"how do I parse a date?": ["12"]}, k=5, may_lose=0)
-    there: Recontextualization = recontextualize(
-        papers, model=CDEModel.from_pretrained("cde-mini"), canary=canary, grace_s=10
+    there: Recontextualization = papers.recontextualize(
+        model=CDEModel.from_pretrained("cde-mini"), canary=canary, grace_s=10
     )
     back = papers.recontextualize(embedder=plain)
     model = sentence_transformer(ContextualEmbedder.from_corpus(texts), default_task="document")

@@ -32,7 +32,7 @@ from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.ids import is_native, native
 from cde_rag.stores.text_analysis import NEWEST
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 SIZE = 8  # context documents
 DIM = 5  # of the application's vectors

@@ -28,7 +28,7 @@ from cde_rag.stores.qdrant.context_points import read_context, write_context
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.tenant_stores import FolderTenants
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 EMBEDDER = ContextualEmbedder.from_corpus(["river bank", "money loan"], model=tiny_cde_model(), context_size=2)
 KINDS: dict[str, Callable[[Path], Store]] = {
     "faiss": lambda folder: FaissStore(folder / "papers.faiss"),

@@ -18,7 +18,7 @@ from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.postgres import PgVectorStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 SIZE, NAMES, MODEL = 4, itertools.count(), tiny_cde_model()
 
 # The tables that PGVector and PGVectorStore of langchain-postgres 0.0.19, and PGVectorStore of

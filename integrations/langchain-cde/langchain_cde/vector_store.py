@@ -19,10 +19,10 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
-from cde_rag import Collection, StoreError, TruncationWarning
+from cde_rag import Collection
 from cde_rag._validation import check_list, check_positive, named_keywords, named_keywords_with
 from cde_rag.collection.foreign_documents import restored
-from cde_rag.errors import adapter_warns
+from cde_rag.errors import StoreError, TruncationWarning, adapter_warns
 from cde_rag.records import from_columns
 from cde_rag.search.fusion import marginal_relevance
 from cde_rag.stores.base import Store

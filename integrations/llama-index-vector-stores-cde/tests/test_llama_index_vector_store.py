@@ -23,21 +23,9 @@ from llama_index.core.vector_stores import (
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 from llama_index.vector_stores.cde import CDEVectorStore, CollectionEmbedding
 
-from cde_rag import (
-    ArithmeticEmbedder,
-    CDEModel,
-    CDEWarning,
-    Collection,
-    ContextError,
-    ContextualEmbedder,
-    CorpusError,
-    FilterError,
-    FunctionEmbedder,
-    Record,
-    SmallContextWarning,
-    StoreError,
-    TruncationWarning,
-)
+from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, FunctionEmbedder, Record
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.errors import ContextError, CorpusError, FilterError, SmallContextWarning, StoreError, TruncationWarning
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -503,7 +491,7 @@ def test_truncated_nodes_are_warned_of_with_the_splitters_setting(vector_store: 
     assert len(told) == 1  # and none of the core's
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_long_nodes_are_read_in_windows_where_asked_for(
     documents: list[Document], model: CDEModel, tmp_path: Path
 ) -> None:

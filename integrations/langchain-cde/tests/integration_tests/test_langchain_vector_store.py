@@ -13,15 +13,13 @@ from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from pydantic import ValidationError
 from tiny import tiny_cde_model
 
-from cde_rag import (
-    Collection,
+from cde_rag import Collection, ContextualEmbedder, Record
+from cde_rag.errors import (
     ContextError,
     ContextMismatchError,
     ContextMissingError,
-    ContextualEmbedder,
     CorpusError,
     FilterError,
-    Record,
     SmallContextWarning,
     StoreError,
     TruncationWarning,

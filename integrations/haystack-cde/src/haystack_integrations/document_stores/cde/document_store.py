@@ -11,10 +11,10 @@ from haystack.errors import FilterError
 from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 from haystack_integrations.document_stores.cde.filters import RESERVED, where_of
 
-from cde_rag import Collection, ContextMismatchError, ContextualEmbedder, Hit, Record, TruncationWarning
-from cde_rag import FilterError as GrammarError
+from cde_rag import Collection, ContextualEmbedder, Hit, Record
 from cde_rag.collection.foreign_documents import restored, shown_metadata
-from cde_rag.errors import adapter_warns
+from cde_rag.errors import ContextMismatchError, TruncationWarning, adapter_warns
+from cde_rag.errors import FilterError as GrammarError
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import store_at
 

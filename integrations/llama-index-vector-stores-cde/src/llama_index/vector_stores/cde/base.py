@@ -20,11 +20,11 @@ from llama_index.vector_stores.cde.deferring import CollectionEmbedding, Embeddi
 from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, nodes_only, record_of
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, Record, TruncationWarning
+from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, Record
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import adapter_warns, warn_user
+from cde_rag.errors import TruncationWarning, adapter_warns, warn_user
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
 from cde_rag.stores.filters import MAX_VALUES, check_narrows, matches
