@@ -69,7 +69,7 @@ def measure(folder: Path, queries: int, candidates: int) -> dict[str, Any]:
         edge = QdrantEdgeStore(Path(scratch, "papers.qdrant"))
         import_collection(Path(scratch, "papers.parquet"), edge)
         for name, one in (("faiss", papers), ("edge", Collection(edge, papers.embedder))):
-            ways = {by: one.searcher(by, candidates=candidates) for by in ("vectors", "words", "hybrid")}
+            ways = {by: one.searcher(by, candidates=candidates) for by in ("vectors", "bm25", "hybrid")}
             found[name] = {way: asked(judged, searcher) for way, searcher in ways.items()}
             one.close()
     return found
@@ -88,8 +88,8 @@ def main() -> None:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(HEAD)
         for one in results:
-            cells = [one["faiss"][way] for way in ("vectors", "words", "hybrid")]
-            cells += [*(one["edge"][way] for way in ("words", "hybrid")), one["bm25s"]]
+            cells = [one["faiss"][way] for way in ("vectors", "bm25", "hybrid")]
+            cells += [*(one["edge"][way] for way in ("bm25", "hybrid")), one["bm25s"]]
             writer.writerow(
                 [one["set"], one["documents"], one["queries"], *(f"{cell['ndcg@10']:.1f}" for cell in cells)]
             )

@@ -10,6 +10,7 @@ Their classes:
     ├── ModelError                   weights, config or tokenizer that cannot be loaded
     ├── StoreError                   a store that is missing, damaged, locked or not writable
     │   ├── StoreFormatError         damaged or newer files
+    │   ├── TextIndexError           a search by BM25 of a store that was made without a text index
     │   └── FilterError              a filter outside the grammar
     ├── CorpusError                  texts or records that cannot be used (also ValueError)
     ├── CanaryError                  a new generation that loses known results of canary queries
@@ -23,6 +24,7 @@ Their classes:
     ├── SmallContextWarning          a context of too few documents to represent a corpus
     ├── PartialContextWarning        a context sampled from a part of the corpus
     ├── ContextReusedWarning         a new corpus that is embedded in a context made from another
+    ├── TextIndexWarning             a hybrid search that ranks by vectors alone, without a text index
     └── UnknownFieldWarning          a filter that found nothing and names a field that no record has
 """
 
@@ -97,6 +99,10 @@ class StoreFormatError(StoreError):
     """Damaged files, or files of a newer format."""
 
 
+class TextIndexError(StoreError):
+    """A search by BM25 of a store that was made without a text index."""
+
+
 class FilterError(StoreError, ValueError):
     """A filter outside the grammar."""
 
@@ -143,6 +149,10 @@ class PartialContextWarning(CDEWarning):
 
 class ContextReusedWarning(CDEWarning):
     """A new corpus that is embedded in a context made from another."""
+
+
+class TextIndexWarning(CDEWarning):
+    """A hybrid search that ranks by vectors alone, since the store has no text index."""
 
 
 class UnknownFieldWarning(CDEWarning):

@@ -117,7 +117,7 @@ def scores(rankings: Sequence[Sequence[str]], asked: Sequence[Question]) -> np.n
 
 def names(collection: Collection, asked: Sequence[Question]) -> list[list[str]]:
     """What a contextual collection answers."""
-    hits = collection.search_batch([question.text for question in asked], DEPTH)
+    hits = collection.search_batch([question.text for question in asked], DEPTH, by="vectors")
     return [[hit.metadata["name"] for hit in some] for some in hits]
 
 

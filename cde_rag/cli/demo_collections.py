@@ -95,9 +95,9 @@ class Demo:
         """
         search = {
             "hybrid": self.own.searcher("hybrid").search,
-            "own": self.own.search,
-            "plain": self.plain.search,
-            "bm25": self.own.searcher("words").search,
+            "own": self.own.searcher("vectors").search,
+            "plain": self.plain.searcher("vectors").search,
+            "bm25": self.own.searcher("bm25").search,
         }
         return {system: search[system](question, k) for system in systems}
 

@@ -1,7 +1,7 @@
 """Fusion of a ranking by vectors and one by BM25, convex or by reciprocal ranks; maximal marginal relevance (MMR)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32
@@ -11,10 +11,28 @@ from cde_rag._validation import check_number
 Scored: TypeAlias = Sequence[tuple[str, float]]
 """Ids and scores of the hits of one query, best first."""
 
-RANKINGS: Final = ("vectors", "words", "hybrid")  # values of `by` in a search
+Ranking: TypeAlias = Literal["hybrid", "vectors", "bm25", "words"]
+"""Values of `by` in a search: both rankings fused, one of them, or "words", another name for "bm25"."""
+
+Fusion: TypeAlias = Literal["convex", "reciprocal_ranks"]
+"""Ways to fuse; see `fuse`."""
+
+RANKINGS: Final = ("hybrid", "vectors", "bm25")
 CANDIDATES: Final = 100  # hits of each side that are fused; the weights below were chosen with as many
 CONSTANT: Final = 60  # ranks; Cormack et al. (2009)
 WEIGHTS: Final[Mapping[str, float]] = {"convex": 0.65, "reciprocal_ranks": 0.5}  # docs/experiments/fusion.md
+
+
+def ranking_of(by: str) -> str:
+    """Return the ranking that a value of `by` names: "bm25" for "words", else the value.
+
+    Raises:
+        ValueError: There is no such ranking.
+    """
+    found = "bm25" if by == "words" else by
+    if found not in RANKINGS:
+        raise ValueError(f"by={by!r} is no ranking. Write one of {', '.join(RANKINGS)}.")
+    return found
 
 
 def fuse(

@@ -97,16 +97,17 @@ def compared(
         `{"columns": [{"name", "hits"}], "warnings"}`, the columns named own, null, words and hybrid; a ranking that the
         collection cannot have says why in "missing".
     """
-    limit, ways = max(k, CANDIDATES), ("own", "words", "hybrid") if served.has_words else ("own",)
-    searchers = {way: served.collection.searcher("vectors" if way == "own" else way) for way in ways}
+    limit, searchers = max(k, CANDIDATES), {"own": served.collection.searcher("vectors")}
+    if served.has_words:
+        searchers |= {"words": served.collection.searcher("bm25"), "hybrid": served.collection.searcher("hybrid")}
     found, warnings = with_warnings(
         served.collection,
         lambda: [(way, hit) for way, each in searchers.items() for hit in each.search(query, limit, where=where)],
         where,
     )
-    hits = {way: [hit for of, hit in found if of == way] for way in ways}
-    columns: dict[str, dict[str, Any]] = {way: {"hits": [_shown(hit) for hit in hits[way][:k]]} for way in ways}
-    candidates = list(dict.fromkeys(hit.id for way in ways for hit in hits[way][:CANDIDATES]))
+    hits = {way: [hit for of, hit in found if of == way] for way in searchers}
+    columns: dict[str, dict[str, Any]] = {way: {"hits": [_shown(hit) for hit in hits[way][:k]]} for way in searchers}
+    candidates = list(dict.fromkeys(hit.id for way in searchers for hit in hits[way][:CANDIDATES]))
     try:
         columns["null"] = {"hits": [_shown(hit) for hit in null.ranked(served, query, candidates)[:k]]}
     except ContextError as error:

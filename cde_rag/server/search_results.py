@@ -66,9 +66,9 @@ def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]
 
 
 def has_words(collection: Collection) -> bool:
-    """Return True if a collection can be searched by words."""
+    """Return True if a collection can be searched by BM25."""
     try:
-        collection.search(".", k=1, by="words")  # a query without words: costs nothing
+        collection.search(".", k=1, by="bm25")  # a query without words: costs nothing
     except StoreError:
         return False
     return True

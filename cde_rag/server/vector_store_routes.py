@@ -105,7 +105,7 @@ async def search_vector_store(name: str, body: StoreSearchRequest, service: Serv
         raise RequestError(400, message, param="rewrite_query", code="unsupported_value")
     where = None if body.filters is None else where_of(body.filters)
     options = body.ranking_options or RankingOptions()
-    searcher = served.collection.searcher(served.by(None))
+    searcher = served.collection.searcher(served.by("hybrid"))
     most, least = body.max_num_results + 1, options.score_threshold
     search = partial(searcher.search, queries[0], most, where=where, score_threshold=least)
     hits, warnings = await in_thread(with_warnings, served.collection, search, where)

@@ -178,7 +178,7 @@ class Store(Protocol):
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
-            StoreError: The store was made without a text index; `index_texts` adds it.
+            TextIndexError: The store was made without a text index; `index_texts` adds it.
             ValueError: `k` is below 1.
         """
         ...

@@ -64,7 +64,7 @@ def fill(embedder: ContextualEmbedder, records: Iterator[Record]) -> int:
 def ask(question: str) -> list[Hit]:
     papers = Collection.open(FaissStore(Path("papers.faiss")))
     hits = papers.search(question, k=5, where={"year": {"gte": 2020}})
-    both: list[list[Hit]] = papers.search_batch([question, "another"], 3)
+    both: list[list[Hit]] = papers.search_batch([question, "another"], 3, by="vectors")
     some: list[Record] = papers.get([hit.id for hit in hits])
     assert len(both) == 2
     assert papers.count() == len(list(papers.scroll())) >= len(some)
@@ -78,11 +78,11 @@ def ask(question: str) -> list[Hit]:
 
 def look_closer(papers: Collection, rerank: Callable[[Sequence[tuple[str, str]]], np.ndarray]) -> list[str]:
     page = papers.search("a river", 5, score_threshold=0.2, offset=5)
-    named = papers.search("ERR_42", 5, by="hybrid", where={"year": 2020}, offset=5)
+    named = papers.search("ERR_42", 5, where={"year": 2020}, offset=5)
     closer: Searcher = papers.searcher("hybrid", candidates=200).reranked(rerank, candidates=20)
     groups: list[Group] = closer.search_groups("a river", 3, group_by="year", group_size=2)
     parents: list[ParentHit] = closer.search_parents("a river", 3, where={"year": 2020})
-    words = papers.searcher("words").search("a river")
+    words = papers.searcher("bm25").search("a river")
     papers.store.index_texts()
     texts = [passage.text for parent in parents for passage in parent.passages]
     return [*texts, *(hit.id for group in groups for hit in group.hits), *(hit.id for hit in [*page, *named, *words])]
@@ -90,7 +90,7 @@ def look_closer(papers: Collection, rerank: Callable[[Sequence[tuple[str, str]]]
 
 async def wait(papers: Collection) -> int:
     hits = await asyncio.to_thread(papers.search, "a river", 5)
-    groups = await asyncio.to_thread(papers.searcher("words").search_groups, "a river", group_by="year")
+    groups = await asyncio.to_thread(papers.searcher("bm25").search_groups, "a river", group_by="year")
     return len(hits) + len(groups)
 
 

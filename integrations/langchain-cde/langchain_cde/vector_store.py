@@ -194,14 +194,14 @@ class CDEVectorStore(VectorStore):
     @named_keywords
     def similarity_search(self, query: str, k: int = 4, *, filter: Where | None = None) -> list[Document]:
         """Return the `k` documents nearest to the query."""
-        return [document(hit) for hit in self.collection.search(query, k, where=filter)]
+        return [document(hit) for hit in self.collection.search(query, k, by="vectors", where=filter)]
 
     @named_keywords
     def similarity_search_with_score(
         self, query: str, k: int = 4, *, filter: Where | None = None
     ) -> list[tuple[Document, float]]:
         """Return the `k` documents nearest to the query, with their cosines."""
-        return [(document(hit), hit.score) for hit in self.collection.search(query, k, where=filter)]
+        return [(document(hit), hit.score) for hit in self.collection.search(query, k, by="vectors", where=filter)]
 
     @named_keywords
     def similarity_search_by_vector(
