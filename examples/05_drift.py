@@ -20,7 +20,8 @@ from pathlib import Path
 
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, TruncationWarning
+from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
+from cde_rag.errors import TruncationWarning
 from cde_rag.stores.faiss import FaissStore
 from python_reference import SHORT, documents
 

@@ -12,7 +12,7 @@ from test_collection import collection
 
 from cde_rag._validation import check_positive
 from cde_rag.errors import ContextMismatchError
-from cde_rag.search.mmr import marginal_relevance
+from cde_rag.search.fusion import marginal_relevance
 
 
 def units(rows: int, seed: int) -> np.ndarray:
@@ -50,16 +50,16 @@ def test_diversity_is_a_share(diversity: float):
 def test_a_collection_without_diversity_gives_its_search():
     papers = collection(parent_key=None)
     papers.add([f"{word} {number}" for word in ("river", "money") for number in range(10)])
-    assert papers.search_diverse("river", 5, diversity=0.0) == papers.search("river", 5)
+    assert papers.search_diverse("river", 5, diversity=0.0) == papers.search("river", 5, by="vectors")
 
 
 def test_twins_are_passed_over():
     papers = collection(parent_key=None)
     papers.add(["river bank", "river bank", "money loan", "flood"], ids=["a", "twin of a", "b", "c"])
-    assert "twin of a" in {hit.id for hit in papers.search("river bank", 2)}
+    assert "twin of a" in {hit.id for hit in papers.search("river bank", 2, by="vectors")}
     first, second = papers.search_diverse("river bank", 2, diversity=0.7)
     assert {first.id, second.id} != {"a", "twin of a"}
-    assert first == papers.search("river bank", 1)[0]
+    assert first == papers.search("river bank", 1, by="vectors")[0]
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.UnknownFieldWarning")
@@ -88,7 +88,7 @@ def test_search_by_vector_is_search():
     queries = ["river", "money 3"]
     vectors, space = papers.embedder.embed_queries(queries), papers.embedder.fingerprint
     assert papers.store.search(vectors, 4, fingerprint=space) == papers.search_batch(queries, 4)
-    stored = papers.store.vectors([papers.search("money 3", 1)[0].id], fingerprint=space)
+    stored = papers.store.vectors([papers.search("money 3", 1, by="vectors")[0].id], fingerprint=space)
     (itself,) = papers.store.search(stored, 1, fingerprint=space)
     assert itself[0].score == pytest.approx(1, abs=1e-5)
     with pytest.raises(ContextMismatchError):

@@ -28,14 +28,15 @@ from cde_rag.indexing.drift import (
     estimate_gain,
     neighbours_kept,
     own_ndcg,
+    rare_words,
+    run_of_words,
 )
-from cde_rag.indexing.probe_queries import rare_words, run_of_words
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 FITTED = Calibration(slope=0.77, offset=0.06, residual=0.07)
 SIZE = 32  # context documents

@@ -14,8 +14,7 @@ from cde_rag.collection.collection import plan_records
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.upsert_plan import difference, plan_upsert, stale_passages
-from cde_rag.records import Parent, Positions
-from cde_rag.stores.base import Row
+from cde_rag.records import Parent, Positions, Row
 from cde_rag.stores.faiss import FaissStore
 
 MODEL = tiny_cde_model()

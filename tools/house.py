@@ -67,7 +67,7 @@ book = [{"book": "one"}] * 2
 print(json.dumps([
     journey(lambda: papers.add(["a river"])),
     journey(lambda: books.add(["a river", "a bank"], metadata=book)),
-    journey(lambda: papers.search("water")),
+    journey(lambda: papers.search("water", by="vectors")),
     journey(lambda: papers.search("water", by="hybrid")),
 ]))
 """

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.readers import RecordReader
-    from cde_rag.stores.base import Record, Store
+    from cde_rag.records import Record
+    from cde_rag.stores.base import Store
 
 _ROWS = frozenset({".csv", ".jsonl", ".parquet", ".tsv"})  # suffixes of records, read only where they are named
 
@@ -386,8 +387,8 @@ def _open(
     store: "Store", path: str, reader: "RecordReader", options: "_Options", *, model: str | None
 ) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
+    from cde_rag.field_names import key_of
     from cde_rag.indexing.replacement import locate
-    from cde_rag.stores.field_names import key_of
 
     opened = open_collection(store, model)
     _check_options(opened, path, options)
@@ -461,9 +462,9 @@ def _create(
 ) -> "tuple[Collection, int]":
     """Create a collection and count the sources' records; reads them once, before anything is written."""
     from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
+    from cde_rag.field_names import key_of
     from cde_rag.indexing.headers import with_headers
     from cde_rag.records import embedded_text
-    from cde_rag.stores.field_names import key_of
 
     new, headers = CDEModel.from_pretrained(model or "cde-mini"), options.headers or []
     records: Iterable[Record] = reader

@@ -6,9 +6,12 @@ The value of context in this corpus is measured by queries made of the probes' o
 `docs/drift.md` compares both together with judged queries.
 """
 
+import hashlib
 import heapq
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,16 +23,18 @@ from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ModelError, StoreError
-from cde_rag.indexing.probe_queries import rank, rare_words, run_of_words
 from cde_rag.indexing.sibling_passages import with_siblings
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Row, Store
+from cde_rag.records import Row, embedded_text
+from cde_rag.stores.base import Store
 
 PROBES = 512  # documents that are looked at, by default                                    docs/drift.md
 TEXTS = 7  # embedded for each probe: a document in three spaces, and two queries in two of them
 WORTH = 0.01  # NDCG@10 that embedding everything anew has to win, by default               ours
 REACH = 1.645  # standard errors of an interval of 90 %: by chance, 5 % are above nothing
 DEPTH = 10  # ranks that count
+RARE_WORDS = 3  # of a document that make a query                                           docs/drift.md
+RUN = 10  # words in a row that make a query, at most a third of the text                   docs/drift.md
+_WORD = re.compile(r"\w{3,}")
 
 
 class Calibration(NamedTuple):
@@ -270,3 +275,36 @@ def neighbours_kept(present: Float32[np.ndarray, "probes dim"], candidate: Float
 def _sample(store: Store, size: int, seed: int) -> list[Row]:
     """Return the rows with the lowest hashes of their texts, independent of their order in the store."""
     return heapq.nsmallest(size, store.scroll(), key=lambda row: rank(embedded_text(row.record), seed))
+
+
+def rare_words(texts: Sequence[str]) -> list[str]:
+    """Make a query of each text's words with the highest TF-IDF, in the text's order.
+
+    Source: Robertson & Spärck Jones 1976 (inverse document frequency), with (1 + log tf) and three letters a word.
+
+    Example:
+        >>> rare_words(["the cat sat upon the mat", "the dog sat upon the log"])
+        ['cat sat mat', 'dog sat log']
+    """
+    counts = [Counter(_WORD.findall(text.lower())) for text in texts]
+    found_in = Counter(word for words in counts for word in words)  # documents
+    queries: list[str] = []
+    for text, words in zip(texts, counts, strict=True):
+        weights = {word: (1 + math.log(n)) * math.log(len(texts) / found_in[word]) for word, n in words.items()}
+        best = set(heapq.nsmallest(RARE_WORDS, weights, key=lambda word: (-weights[word], word)))
+        queries.append(" ".join(word for word in words if word in best) or text)
+    return queries
+
+
+def run_of_words(text: str) -> str:
+    """Make a query of consecutive words of a text, at a position that depends on the text alone."""
+    words = text.split()
+    length = max(1, min(RUN, len(words) // 3))
+    start = rank(text, 0) % (len(words) - length + 1)
+    return " ".join(words[start : start + length])
+
+
+def rank(text: str, seed: int) -> int:
+    """Return 64 bits of a hash, with a salt unlike that of the samples of contexts."""
+    data = f"probe {seed}\0{text}".encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")

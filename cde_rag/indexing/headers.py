@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.records import PartialRecord, check_key
-from cde_rag.stores.base import Record
-from cde_rag.stores.filter_conditions import value_at
+from cde_rag.field_names import value_at
+from cde_rag.records import PartialRecord, Record, check_key
 
 SEPARATOR: Final = " > "
 _SHARE: Final = 4  # of the window: headers have at most a quarter

@@ -5,8 +5,7 @@ from typing import Any
 
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.indexing.headers import with_headers, without_headers
-from cde_rag.records import PartialRecord
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import PartialRecord, Record, Row
 
 
 def completed(

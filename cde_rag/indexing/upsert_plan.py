@@ -11,8 +11,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import passages
 from cde_rag.readers.passages import document_of
-from cde_rag.records import Parent, Positions, parent_of
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Parent, Positions, Record, Row, parent_of
 
 
 class Stale(NamedTuple):

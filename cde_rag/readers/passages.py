@@ -18,7 +18,7 @@ from cde_rag.readers.headings import Headings
 from cde_rag.readers.paragraphs import unmarked
 from cde_rag.readers.splitting import Span, split
 from cde_rag.readers.titles import asciidoc_title, front_matter, restructured_text_title
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 MARKDOWN = frozenset({".md", ".markdown"})
 TEXT = frozenset({".txt", ".text", ".rst"})

@@ -16,6 +16,7 @@ from pathlib import Path
 from cde_rag._files import given_path
 from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError
+from cde_rag.field_names import names_of
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.documents import DOCUMENTS
@@ -30,8 +31,7 @@ from cde_rag.readers.passages import (
     folder_passages,
     kind_of,
 )
-from cde_rag.stores.base import Record
-from cde_rag.stores.field_names import names_of
+from cde_rag.records import Record
 
 SPLIT = MARKDOWN | TEXT | DOCUMENTS
 JSONL = frozenset({".jsonl", ".ndjson", ".json"})

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
-from cde_rag.records import embedded_text
+from cde_rag.errors import TextIndexError, TextIndexWarning, warn_user
+from cde_rag.records import Hit, Record, embedded_text
 from cde_rag.search.fusion import fuse
-from cde_rag.stores.base import Hit, Record, Store
+from cde_rag.stores.base import Store
 
 Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat]]
 """Function from pairs of a query and a text to a score for each, higher is better, such as `CrossEncoder.predict`."""
@@ -77,13 +78,13 @@ class BM25Retriever:
 
 @dataclass(frozen=True)
 class HybridRetriever:
-    """Retriever that fuses a ranking by vectors and one by words; ties are ranked by vectors first, then by words.
+    """Retriever that fuses a ranking by vectors and one by BM25; ties are ranked by vectors first, then by BM25.
 
     The number of hits that are fused does not depend on `limit`, so that a longer ranking begins with the shorter ones.
 
     Attributes:
         vectors: Ranker by vectors.
-        words: Ranker by words.
+        words: Ranker by BM25.
         candidates: Number of hits of each ranker that are fused.
         fusion: Name of the fusion, as in `fuse`.
         weight: Weight of the vectors, as in `fuse`.
@@ -101,8 +102,21 @@ class HybridRetriever:
         return 2 * self.candidates
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-        """Return the first `limit` hits of the fused ranking for each query."""
-        vectors, words = (ranker.best(queries, self.candidates, where) for ranker in (self.vectors, self.words))
+        """Return the first `limit` hits of the fused ranking for each query.
+
+        Warns:
+            TextIndexWarning: The store has no text index: these are the hits by vectors alone.
+        """
+        try:
+            words = self.words.best(queries, self.candidates, where)
+        except TextIndexError:
+            warn_user(
+                "This collection has no text index: it is searched by vectors alone. Add one with `cde-rag reindex`, "
+                'which embeds nothing, or write by="vectors".',
+                TextIndexWarning,
+            )
+            return self.vectors.best(queries, limit, where)
+        vectors = self.vectors.best(queries, self.candidates, where)
         return [self._fused(*sides)[:limit] for sides in zip(vectors, words, strict=True)]
 
     def _fused(self, vectors: Sequence[Hit], words: Sequence[Hit]) -> list[Hit]:

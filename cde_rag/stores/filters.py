@@ -25,7 +25,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from cde_rag.errors import FilterError
-from cde_rag.stores.field_names import field_name, paths_of
+from cde_rag.field_names import field_name, paths_of
 from cde_rag.stores.filter_conditions import (
     And,
     Field,

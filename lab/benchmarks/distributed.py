@@ -156,7 +156,7 @@ def proof(folder: Path, count: int, name: str) -> dict[str, Any]:
             pair = [np.asarray(each.store.vectors(ids, fingerprint=fingerprint)) for each in (ours, theirs)]
             worst = max(worst, float(np.abs(pair[0] - pair[1]).max()))
         hits = [
-            [[hit.id for hit in each.search(row["text"])] for each in (ours, theirs)]
+            [[hit.id for hit in each.search(row["text"], by="vectors")] for each in (ours, theirs)]
             for _, row in zip(range(100), rows(count), strict=False)
         ]
         return {

@@ -25,7 +25,7 @@ import numpy as np
 from cde_rag import ContextualEmbedder, Record
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore
 
 CHARACTERS = 180

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from cde_rag import Collection, ContextualEmbedder, Searcher
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.evaluation.beir import RetrievalSet, read_beir
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.metrics import ndcg
+from cde_rag.search.searcher import Searcher
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.transfer.parquet import export_collection, import_collection
@@ -68,7 +69,7 @@ def measure(folder: Path, queries: int, candidates: int) -> dict[str, Any]:
         edge = QdrantEdgeStore(Path(scratch, "papers.qdrant"))
         import_collection(Path(scratch, "papers.parquet"), edge)
         for name, one in (("faiss", papers), ("edge", Collection(edge, papers.embedder))):
-            ways = {by: one.searcher(by, candidates=candidates) for by in ("vectors", "words", "hybrid")}
+            ways = {by: one.searcher(by, candidates=candidates) for by in ("vectors", "bm25", "hybrid")}
             found[name] = {way: asked(judged, searcher) for way, searcher in ways.items()}
             one.close()
     return found
@@ -87,8 +88,8 @@ def main() -> None:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(HEAD)
         for one in results:
-            cells = [one["faiss"][way] for way in ("vectors", "words", "hybrid")]
-            cells += [*(one["edge"][way] for way in ("words", "hybrid")), one["bm25s"]]
+            cells = [one["faiss"][way] for way in ("vectors", "bm25", "hybrid")]
+            cells += [*(one["edge"][way] for way in ("bm25", "hybrid")), one["bm25s"]]
             writer.writerow(
                 [one["set"], one["documents"], one["queries"], *(f"{cell['ndcg@10']:.1f}" for cell in cells)]
             )

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from langchain_core.documents import Document
 
-from cde_rag import Collection, ContextualEmbedder, TruncationWarning
+from cde_rag import Collection, ContextualEmbedder
+from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.demo_corpus import documentation
 from langchain_cde import CDEEmbeddings, CDEVectorStore
 

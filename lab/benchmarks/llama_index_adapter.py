@@ -23,7 +23,8 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.embeddings.cde import CDEEmbedding
 from llama_index.vector_stores.cde import CDEVectorStore
 
-from cde_rag import Collection, ContextualEmbedder, TruncationWarning
+from cde_rag import Collection, ContextualEmbedder
+from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.demo_corpus import documentation
 
 SLICE = 250  # documents embedded by one and then by the other

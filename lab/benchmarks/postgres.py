@@ -27,7 +27,7 @@ from pgvector.psycopg import register_vector
 from psycopg.types.json import Jsonb
 from tqdm import tqdm
 
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.postgres import PgVectorStore
 
 BATCH, K, WARM, LATENT, SPACE = 1000, 10, 12, 24, "a1" * 32

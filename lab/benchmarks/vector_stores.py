@@ -33,7 +33,7 @@ from tqdm import tqdm
 from cde_rag import ContextualEmbedder, Record
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 from cde_rag.evaluation.beir import read_corpus
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore
 
 SPACE = "a" * 64

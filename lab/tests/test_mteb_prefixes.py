@@ -11,7 +11,8 @@ from mteb.types import PromptType
 from safetensors.torch import load_file, save_file
 from tiny import WORDS
 
-from cde_rag import CDEModel, ContextError, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag.errors import ContextError, ModelError
 from lab.mteb import CDEForMTEB
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, CorpusError, ResumeError
+from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag.errors import CorpusError, ResumeError
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag_training.data.pairs import Pair

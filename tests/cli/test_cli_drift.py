@@ -11,7 +11,7 @@ from tiny import WORDS
 from cde_rag.indexing.drift import SUBSTITUTE, Drift
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cde_rag import Collection, ContextualEmbedder, StoreError
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.cli.output import progress_bar
-from cde_rag.search.searcher import words_searcher
+from cde_rag.errors import StoreError
+from cde_rag.search.searcher import bm25_searcher
 from cde_rag.stores.faiss import FaissStore
 
 BAD = {  # by line number, behind the twenty records
@@ -128,7 +129,7 @@ def test_parents_and_groups_are_of_any_field(run, records: Path, tmp_path: Path)
     assert "no record has a metadata field 'in.bok'; found: in, in.book, year" in " ".join(result.stderr.split())
     run("index", records, tmp_path / "p", "--parent-key", "in.book")
     assert "No record has" not in run("index", records, tmp_path / "p").stderr
-    (parent,) = words_searcher(FaissStore(tmp_path / "p")).search_parents("river", 1)
+    (parent,) = bm25_searcher(FaissStore(tmp_path / "p")).search_parents("river", 1)
     assert len(parent.passages) == 5
     found = json.loads(run("search", tmp_path / "p", "river", "--group-by", "in.book", "--json").stdout)
     assert {group["value"] for group in found["groups"]} == {"b0", "b1", "b2", "b3"}

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from lives import LIFE, PART, SPACES, Operation, expected_records, nothing, space_after, stub
 
-from cde_rag.stores.base import Row, Store
+from cde_rag.records import Row
+from cde_rag.stores.base import Store
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 
 ALL = 10_000  # more records than any test has

@@ -13,9 +13,9 @@ from hypothesis.extra.numpy import arrays
 
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.ranking import DEPTH, rank, rank_hybrid, rank_vectors
+from cde_rag.records import Hit, Record, Row
 from cde_rag.search.fusion import CANDIDATES, WEIGHTS
 from cde_rag.search.retrievers import BM25Retriever, HybridRetriever
-from cde_rag.stores.base import Hit, Record, Row
 from cde_rag.stores.faiss import FaissStore
 
 WORDS = "river bank money loan water flood rate interest fish boat delta".split()

@@ -28,7 +28,7 @@ def test_the_core_below_the_model_loads_no_torch(module: str, tmp_path: Path) ->
 
 
 def test_a_collection_loads_no_torch_before_its_model(tmp_path: Path) -> None:
-    statement = "from cde_rag import Canary, Collection, Drift, Searcher, Tenants, recontextualize"
+    statement = "from cde_rag import Canary, Collection, Hit, Record, Tenants"
     assert "torch" not in loaded_by(statement, tmp_path)
 
 

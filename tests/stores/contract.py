@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from text_contract import TextContract
 
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError
-from cde_rag.stores.base import Record, Row, Store
+from cde_rag.records import Record, Row
+from cde_rag.stores.base import Store
 from cde_rag.stores.filters import matches
 
 DIM = 4

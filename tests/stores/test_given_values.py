@@ -17,19 +17,20 @@ from sqlite_store import SqliteStore
 from tiny import tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.collection.adopt_qdrant import adopt
+from cde_rag.adoption.qdrant import adopt
 from cde_rag.collection.tenants import Tenants
 from cde_rag.errors import ContextMissingError, CorpusError, ModelError
 from cde_rag.indexing.canary import Canary
 from cde_rag.model.runtimes import runtime_choice
-from cde_rag.stores.base import Row, Store
+from cde_rag.records import Row
+from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.context_points import read_context, write_context
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.tenant_stores import FolderTenants
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 EMBEDDER = ContextualEmbedder.from_corpus(["river bank", "money loan"], model=tiny_cde_model(), context_size=2)
 KINDS: dict[str, Callable[[Path], Store]] = {
     "faiss": lambda folder: FaissStore(folder / "papers.faiss"),

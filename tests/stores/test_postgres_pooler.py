@@ -15,8 +15,8 @@ from contract import EXACT, OTHER, SPACE, Opener, StoreContract, created, row, u
 from pooler import pooler
 from word_scores import table_scores
 
+from cde_rag.adoption.pgvector_table import TableColumns, table_records
 from cde_rag.errors import StoreError
-from cde_rag.readers.pgvector_table import TableColumns, table_records
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.postgres.pg_database import PgDatabase
 

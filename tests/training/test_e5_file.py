@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny_e5 import PIECES, SCORES, random_tensors, write_e5
 from tokenizers import Tokenizer
 
-from cde_rag import ModelError
+from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.pair.four_bits import pack, unpack

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from cde_rag.readers import RecordReader
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.passages import MARKDOWN, TEXT
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Record
+from cde_rag.records import Record, embedded_text
 from cde_rag_training.questions.question_folder import UserQuestion
 
 SHARE: Final = 0.6  # of a quote's words, in order, that a passage holds in a stretch of at most …

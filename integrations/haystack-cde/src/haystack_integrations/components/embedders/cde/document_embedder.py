@@ -6,11 +6,12 @@ from typing import Any
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 
-from cde_rag import Context, ContextMissingError, ContextualEmbedder, ModelError
+from cde_rag import Context, ContextualEmbedder
 from cde_rag._files import user_path
 from cde_rag.context.siblings import sibling_texts
+from cde_rag.errors import ContextMissingError, ModelError
+from cde_rag.field_names import value_at
 from cde_rag.records import check_key
-from cde_rag.stores.filter_conditions import value_at
 
 NEW = "cde-mini"  # model of a new context
 

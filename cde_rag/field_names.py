@@ -1,4 +1,4 @@
-"""Names of metadata fields, in filters and wherever else a field is named (groups, parents, headers, tenants).
+"""Names and values of metadata fields, in filters and wherever else one is named (groups, parents, headers, tenants).
 
 A field's name is the keys on its path, joined by dots. A key may itself have dots in it, as pandas' `json_normalize`
 makes them: `author.name` names the key `name` in the object `author`, and the key `author.name`. In filters `and`, `or`
@@ -6,7 +6,7 @@ and `not` are groups; a field that is called so has a dot in front of its name: 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final, cast
@@ -72,3 +72,35 @@ def names_of(metadata: Mapping[str, Any], at: str = "") -> Iterator[str]:
         for inner in cast(list[object], value) if isinstance(value, list) else [cast(object, value)]:
             if isinstance(inner, Mapping):
                 yield from names_of(cast(Mapping[str, Any], inner), f"{at}{key}.")
+
+
+def value_at(metadata: Mapping[str, Any], name: str) -> object:
+    """Return the value of a field, by which records are grouped; None if there is none, a list of them if several.
+
+    Example:
+        >>> value_at({"author": {"name": "Ann"}}, "author.name"), value_at({"author.name": "Ann"}, "author.name")
+        ('Ann', 'Ann')
+    """
+    if "." not in name:  # first, since it is called for each record
+        return metadata.get(name)
+    found = [value for path in paths_of(name) for value in values_on(metadata, path)]
+    return found[0] if len(found) == 1 else found or None
+
+
+def values_on(value: object, path: tuple[str, ...]) -> Iterator[object]:
+    """Yield all values on a path of `paths_of`; lists on the way are traversed."""
+    if not path:
+        yield value
+        return
+    for element in elements(value):
+        if isinstance(element, Mapping) and path[0] in element:
+            yield from values_on(cast(Mapping[str, object], element)[path[0]], path[1:])
+
+
+def elements(value: object) -> Iterator[object]:
+    """Yield the elements of a list, and of the lists in it; any other value is its own only element."""
+    if not isinstance(value, list | tuple):
+        yield value
+        return
+    for element in cast(Iterable[object], value):
+        yield from elements(element)

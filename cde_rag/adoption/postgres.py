@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cde_rag.adoption.pgvector_table import TableColumns, qualified_table, table_records
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.embedders.contextual import ContextualEmbedder
@@ -18,9 +19,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
-from cde_rag.readers.pgvector_table import TableColumns, qualified_table, table_records
-from cde_rag.records import embedded_text, usable, why_none
-from cde_rag.stores.base import Record
+from cde_rag.records import Record, embedded_text, usable, why_none
 from cde_rag.stores.postgres import PgVectorStore
 
 _TABLE: Final = "table"  # key of the settings that name the table
@@ -94,7 +93,7 @@ def adopt(
     Args:
         store: Store of the new collection, in the database of the table.
         table: Name of the table, `schema.table` if it is not on the search path.
-        columns: `LANGCHAIN`, `LANGCHAIN_V2` or `LLAMA_INDEX` of `cde_rag.readers.pgvector_table`, or other columns.
+        columns: `LANGCHAIN`, `LANGCHAIN_V2` or `LLAMA_INDEX` of `cde_rag.adoption.pgvector_table`, or other columns.
         collection: Name of the collection in `langchain_pg_collection`, for a table that holds several.
         model: As in ContextualEmbedder.from_corpus; the Context is sampled from the texts. By default "cde-mini", or
             the model of the first run.

@@ -17,8 +17,8 @@ from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Row
-from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.records import Row, encode
+from cde_rag.stores.checks import check_records, check_unit
 from cde_rag.stores.manifests import check_space
 from cde_rag.stores.qdrant import client_points, generations, named_vectors
 from cde_rag.stores.qdrant.calls import call, call_if_found
@@ -37,9 +37,7 @@ from cde_rag.stores.qdrant_base.sparse_text import named_weights
 _PAGE: Final = 512  # points read at once
 _NAMED: Final = 20  # collections in a message
 _VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
-_COPY: Final = (
-    "Or copy the texts into a collection of their own; cde_rag.collection.adopt_qdrant.foreign_records reads them."
-)
+_COPY: Final = "Or copy the texts into a collection of their own; cde_rag.adoption.qdrant.foreign_records reads them."
 _THEIRS: Final = models.Filter(must_not=[client_points.OURS])  # points that are no records of ours
 
 
@@ -261,7 +259,7 @@ def _give_up(client: QdrantClient, collection: str) -> None:
         raise StoreError(
             f"{collection}: expected records that are its application's, too; found {len(ours)} that were added "
             f"through the collection, such as {ours[0]!r:.80}. Delete them; "
-            "cde_rag.collection.adopt_qdrant.only_here lists them."
+            "cde_rag.adoption.qdrant.only_here lists them."
         )
     call(lambda: client.update_collection(collection, metadata={METADATA: {"released": True}}))
 

@@ -46,7 +46,7 @@ def check(metadata: Mapping[str, Any] | None, fingerprint: str, *, where: str) -
         raise ContextMissingError(
             f"{where}: expected the stamp {KEY!r}, which names the model and context of the vectors, found none. "
             "Compare the vectors with this embedder's by `cde-rag audit`; if they are the same, add "
-            "cde_rag.fingerprint.stamp(embedder.fingerprint) to the metadata, else embed the texts again."
+            "cde_rag.stamps.stamp(embedder.fingerprint) to the metadata, else embed the texts again."
         )
     if found != fingerprint:
         raise ContextMismatchError(

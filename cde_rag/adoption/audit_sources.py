@@ -13,8 +13,8 @@ import numpy as np
 
 from cde_rag._files import user_path
 from cde_rag.errors import CDEError, StoreError, require
-from cde_rag.fingerprint import stamped
-from cde_rag.indexing.audit.stored_vectors import Source, StoredVector
+from cde_rag.indexing.audit import Source, StoredVector
+from cde_rag.stamps import stamped
 from cde_rag.stores.checks import MOST_ROWS
 
 _FORMS: Final = "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME or pgvector:URL#TABLE"
@@ -332,7 +332,7 @@ def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
 
     By default in the schema of LlamaIndex, LangChain, this library or under a usual key.
     """
-    from cde_rag.stores.qdrant.payload_schemas import reading
+    from cde_rag.adoption.payload_schemas import reading
 
     for dialect in ("llamaindex", "langchain", *_TEXT_COLUMNS) if text is None else (text,):
         if (record := reading(dialect)(payload)) is not None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 Reading: TypeAlias = Callable[[Mapping[str, Any]], Record | None]  # the point gives the record its id
 Texts: TypeAlias = str | Reading  # the name of a dialect, else a key of the payload; or what reads it

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import StoreError, require
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 _PAGE: Final = 1000
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cde_rag.adoption.payload_schemas import Reading, Texts, reading
+from cde_rag.adoption.qdrant_points import AdoptingStore, Foreign, only_here, release
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import settings_of
 from cde_rag.embedders.arithmetic import CHECKED, ArithmeticEmbedder
@@ -24,11 +26,8 @@ from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
-from cde_rag.records import embedded_text, parent_of, usable, why_none
-from cde_rag.stores.base import Record
+from cde_rag.records import Record, embedded_text, parent_of, usable, why_none
 from cde_rag.stores.qdrant import QdrantStore
-from cde_rag.stores.qdrant.adoption import AdoptingStore, Foreign, only_here, release
-from cde_rag.stores.qdrant.payload_schemas import Reading, Texts, reading
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient

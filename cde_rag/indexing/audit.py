@@ -1,4 +1,14 @@
-"""The comparison of stored vectors with those that an embedder makes."""
+"""Audits: comparison of stored vectors with those that a model and context make of their texts.
+
+    from cde_rag.adoption.audit_sources import source_of
+
+    embedder = PlainEmbedder("sentence-transformers/all-MiniLM-L6-v2")
+    with source_of("qdrant:http://localhost:6333#papers") as source:
+        print(audit(source, embedder).advice)
+
+A changed model, prefix or context gives no error anywhere: the vectors are as long as before, and searches return wrong
+results. An audit embeds a sample of the texts again and compares. It only reads. `cde-rag audit` is the command.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,8 +24,8 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import with_siblings
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Row, Store
+from cde_rag.records import Row, embedded_text
+from cde_rag.stores.base import Store
 
 # Cosines of cde-mini-1 on 64 texts of CISI: 0.9999 and more between float32, bfloat16 and float16, in any batches;
 # 0.9991 to 0.9995 between the contexts of two seeds.
@@ -53,7 +63,7 @@ class Source(Protocol):
         ...
 
     def stamp(self) -> str | None:
-        """Return the stamp in its metadata, or None; see `cde_rag.fingerprint`."""
+        """Return the stamp in its metadata, or None; see `cde_rag.stamps`."""
         ...
 
     def sample(self, count: int) -> list[StoredVector]:
