@@ -75,12 +75,13 @@ class ContextMismatchError(ContextError):
         *,
         expected: str,
         found: str,
-        remedy: str = "Open the collection with Collection.open(store), which brings its own context back.",
+        remedy: str = "Open the collection with Collection.open(store); it loads the right context.",
     ) -> None:
         self.expected = expected
         self.found = found
-        belong, given = (f"{one[:16]}…" if one else "another space" for one in (expected, found))
-        super().__init__(f"The vectors belong to {belong}, but {given} was given. {remedy}")
+        made = f"the vector space {expected[:16]}…" if expected else "another vector space"
+        given = f"the one given, {found[:16]}…" if found else "the one given"
+        super().__init__(f"These vectors were made in {made}, not in {given}. {remedy}")
 
 
 class ContextFormatError(ContextError):

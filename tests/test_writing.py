@@ -245,7 +245,7 @@ def test_parents_that_another_process_changes_in_every_try_are_an_error(papers: 
         page("a", 1, first=next(numbers))
     )
     with pytest.raises(
-        StoreError, match=r"Another process changed the same parents in each of 16 tries\. Nothing is lost"
+        StoreError, match=r"Another process kept changing the same documents \(16 attempts\)\. No data was lost"
     ):
         papers.add_records([Record("new", "it arrives", metadata={"page": "a"})])
     embedder.begin = lambda texts: None  # type: ignore[method-assign]

@@ -41,8 +41,8 @@ def tune(
 
     Each query is scored (NDCG@10) at the weight that the other queries chose. If the 95 % interval of the gain is above
     0, the weight chosen by all queries is written to the collection, and hybrid search uses it in every program that
-    opens the collection. Of the weights within one standard error of the best, the one nearest to the current weight is
-    chosen. At least 20 queries are needed; some hundred make the choice reliable.
+    opens the collection. The command picks the weight closest to the current one among those within one standard error
+    of the best. At least 20 queries are needed; some hundred make the choice reliable.
 
     \b
     Examples:

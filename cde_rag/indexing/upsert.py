@@ -290,7 +290,7 @@ class Upserter:
         plan = plan_upsert(stored, records, self._parent_key)
         if at_once and (missing := made.lacking(self._planned(plan, leaving, made.embedder))):
             return missing
-        # The siblings that moved rows leave come first: after the move nothing names them.
+        # Re-embed the old parents first: once the rows have moved, nothing refers to them.
         siblings = self._stale(plan.left, made.embedder, leaving=plan.moved | leaving)
         if left := self._write(siblings, made):
             return left
@@ -381,8 +381,8 @@ class Upserter:
                     return made.truncated
                 made.embed(missing)
         raise StoreError(
-            f"Another process changed the same parents in each of {2 * TRIES} tries. Nothing is lost: make this call "
-            "again, or change a parent from one process."
+            f"Another process kept changing the same documents ({2 * TRIES} attempts). No data was lost. Retry, or "
+            "update each document from one process only."
         )
 
     def _stale(

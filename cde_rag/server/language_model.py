@@ -318,7 +318,7 @@ class SmallModel:
 
     @property
     def characters(self) -> int:
-        """About 600 tokens of passages, which two cores read in seconds."""
+        """Maximum prompt size: about 600 tokens of passages, a few seconds on two cores."""
         return 2_400
 
     async def stream(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:

@@ -377,7 +377,7 @@ def wrong(some: Rows, change: dict[str, Any]) -> Rows:
                 dataset(rows(20)), one.store.folder, ContextualEmbedder.from_corpus(["a text"] * 3, context_size=1)
             ),
             ContextMismatchError,
-            "The vectors belong to",
+            "These vectors were made in",
         ),
         (lambda place, one: index(dataset(rows(20)), place, bucket_rows=0), ValueError, "bucket_rows"),
         (lambda place, one: index(dataset(rows(20)), place, workers=0), ValueError, "workers must be at least 1"),

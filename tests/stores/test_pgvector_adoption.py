@@ -244,7 +244,7 @@ Call = Callable[[PgVectorStore, TheirTable], object]
                 adopt(store, theirs.name, LANGCHAIN, embedder=ContextualEmbedder.from_corpus(["a bank"], model=MODEL)),
             ],
             ContextMismatchError,
-            "The vectors belong to",
+            "These vectors were made in",
         ),
         (
             lambda store, theirs: [
