@@ -70,7 +70,7 @@ def _counter(embedder: Embedder) -> Callable[[str], bool]:
 
 
 def _has_fields(record: object) -> bool:
-    """Return True for a complete record; what is none is refused later, where records are validated."""
+    """Return True for a complete record. Other objects are refused later, where records are validated."""
     if not isinstance(record, Record) or isinstance(record, PartialRecord):
         return False
     title, metadata = cast(object, record.title), cast(object, record.metadata)

@@ -221,7 +221,7 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
 
 
 def _check_folder(store: Store, given: Path, folder: Path) -> None:
-    """Refuse a folder whose passages would replace those of another, or stand beside those of an earlier release."""
+    """Refuse a folder whose passages would replace those of another, or double those of an earlier release."""
     inside = {"gte": f"{folder.name}/", "lt": f"{folder.name}0"}  # 0 is what follows /
     other = next(iter(store.scroll(where={PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}, page=1)), None)
     if other is not None and not _was(store, path := Path(other.record.metadata[FOLDER_KEY]), folder):
