@@ -233,7 +233,7 @@ def _check_folder(store: Store, given: Path, folder: Path) -> None:
         if path.is_dir() and _has_most(store, path, folder):
             raise StoreError(
                 f"{given} is a link to {folder}, and {store} holds passages of {path}, mostly of the same names, which "
-                f"would stay beside the new ones. {_remedy(path)} To keep both, name {folder} in place of the link."
+                f"would double the new ones. {_remedy(path)} To keep both, name {folder} in place of the link."
             )
 
 
