@@ -11,6 +11,7 @@ from word_scores import best, faiss_scores
 
 from cde_rag.errors import ContextMismatchError, StoreError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
+from cde_rag.stores.call_by_call import CallByCall
 from cde_rag.stores.filters import matches
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.text_analysis import analyzer_of, updated
@@ -22,7 +23,7 @@ class _Entry:
     vector: np.ndarray
 
 
-class BruteForceStore:
+class BruteForceStore(CallByCall):
     """Generation 1 of a Store, as its Protocol says."""
 
     def __init__(self) -> None:

@@ -37,11 +37,12 @@ from cde_rag.errors import (
 )
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.server.search_results import neighbours_of
-from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import MAX_LEVELS
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.field_names import key_of
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 
 DIM = 16
 MAX_LENGTH = 50  # characters, for the stub

@@ -23,9 +23,10 @@ from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.replacement import missing_documents, unread_passages
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader, documents
-from cde_rag.stores.base import Row, Store
+from cde_rag.stores.base import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.store import Store
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::cde_rag.errors.TruncationWarning", "ignore::cde_rag.errors.SmallContextWarning"

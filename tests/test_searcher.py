@@ -19,13 +19,14 @@ from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError, FilterError, StoreError
 from cde_rag.search.grouping import Grouping
 from cde_rag.search.searcher import Searcher
-from cde_rag.stores.base import Hit, Record, Store
+from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.filter_conditions import number
 from cde_rag.stores.filters import matches
 from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 
 WORDS = "river bank money loan water flood rate interest fish boat".split()
 PLACES: list[Any] = ["a", "b", "c", "d", 1, 1.0, True, 0, 2**70, float(2**70), None, "", ["a"], ["a", "b"], {"a": 1}]

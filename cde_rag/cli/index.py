@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.readers import RecordReader
-    from cde_rag.stores.base import Record, Store
+    from cde_rag.stores.base import Record
+    from cde_rag.stores.store import Store
 
 _ROWS = frozenset({".csv", ".jsonl", ".parquet", ".tsv"})  # suffixes of records, read only where they are named
 

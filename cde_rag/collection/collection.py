@@ -31,9 +31,10 @@ from cde_rag.search.fusion import CANDIDATES, RANKINGS, check_fusion
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher, check_query, page_of
-from cde_rag.stores.base import Damage, Hit, Record, Store
+from cde_rag.stores.base import Damage, Hit, Record
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
+from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up
 from cde_rag.transfer.parquet import Transfer, export_collection
@@ -638,9 +639,11 @@ def _store_at(place: Store | str | Path) -> Store:
     if isinstance(place, str | Path):
         return store_at(place)
     if not isinstance(place, Store):  # pyright: ignore[reportUnnecessaryIsInstance] -- users without types
-        lacking = sorted(name for name in vars(Store) if name[0] != "_" and not hasattr(place, name))
-        found = f"{place!r:.80}, which has no {', '.join(lacking)}" if hasattr(place, "manifest") else f"{place!r:.80}"
+        hint = (
+            " A store of another kind is a cde_rag.stores.store.Store over an engine." if hasattr(place, "add") else ""
+        )
         raise TypeError(
-            f'Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found {found}.'
+            'Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found '
+            f"{place!r:.80}.{hint}"
         )
     return place

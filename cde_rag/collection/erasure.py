@@ -10,7 +10,7 @@ from cde_rag._validation import digest
 from cde_rag.embedders.active import stored_context
 from cde_rag.embedders.function import PROBE_DIGESTS
 from cde_rag.records import embedded_text
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from cde_rag.embedders.active import stored_context
 from cde_rag.embedders.arithmetic import sample_of
 from cde_rag.errors import ContextFormatError
 from cde_rag.search.fusion import WEIGHTS
-from cde_rag.stores.base import Damage, Store
+from cde_rag.stores.base import Damage
+from cde_rag.stores.store import Store
 from cde_rag.stores.text_analysis import analyzer_of
 
 

@@ -41,8 +41,9 @@ from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
 from cde_rag.model import CDEModel
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
-from cde_rag.stores.base import Folder, Record, Removable, Store
+from cde_rag.stores.base import Record
 from cde_rag.stores.kinds import store_at
+from cde_rag.stores.store import Folder, Removable, Store
 from cde_rag.stores.tenant_stores import remove_folder
 
 BUCKET_ROWS: Final = 1024  # records of a bucket on average: what a killed worker costs

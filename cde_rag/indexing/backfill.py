@@ -14,7 +14,8 @@ from cde_rag.errors import StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
 from cde_rag.records import embedded_text
-from cde_rag.stores.base import Row, Store
+from cde_rag.stores.base import Row
+from cde_rag.stores.store import Store
 
 ROWS_AT_ONCE = 1024  # read at one time, and embedded in parts, each of which is written
 LAST_ROWS = 64  # most rows that are embedded while writers wait: some seconds

@@ -25,7 +25,8 @@ from cde_rag.errors import ModelError, StoreError, require
 from cde_rag.indexing.probe_queries import rank, rare_words, run_of_words
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.records import embedded_text
-from cde_rag.stores.base import Row, Store
+from cde_rag.stores.base import Row
+from cde_rag.stores.store import Store
 
 PROBES = 512  # documents that are looked at, by default                                    docs/drift.md
 TEXTS = 7  # embedded for each probe: a document in three spaces, and two queries in two of them

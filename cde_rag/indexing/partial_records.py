@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from cde_rag.indexing.headers import without_headers
 from cde_rag.records import CHUNK, PartialRecord
-from cde_rag.stores.base import Record, Store
+from cde_rag.stores.base import Record
+from cde_rag.stores.store import Store
 
 
 def completed(records: Iterable[Record], store: Store, settings: Mapping[str, Any]) -> Iterator[Record]:

@@ -14,7 +14,8 @@ from typing import Final
 from cde_rag.errors import StoreError
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.passages import document_of, file_of, source_of
-from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.base import Record, Row
+from cde_rag.stores.store import Store
 
 _OPERANDS: Final = 5_000  # of one filter, which may have 10,000
 

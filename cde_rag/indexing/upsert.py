@@ -31,7 +31,8 @@ from cde_rag.indexing.upsert_plan import (
 )
 from cde_rag.readers.passages import document_of
 from cde_rag.records import Parent, Positions, chunks, embedded_text
-from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.base import Record, Row
+from cde_rag.stores.store import Store
 
 PART_S = 4.0  # seconds of embedding between two writes: what a kill can cost, and how often progress is reported
 FIRST_PART = 128  # texts that are embedded before the speed is known

@@ -9,7 +9,8 @@ from typing import Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import fuse
-from cde_rag.stores.base import Hit, Record, Store
+from cde_rag.stores.base import Hit, Record
+from cde_rag.stores.store import Store
 
 Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat]]
 """Function from pairs of a query and a text to a score for each, higher is better, such as `CrossEncoder.predict`."""

@@ -12,8 +12,9 @@ from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
 from cde_rag.records import check_key, parent_of
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
-from cde_rag.stores.base import Hit, ProcessBound, Store
+from cde_rag.stores.base import Hit, ProcessBound
 from cde_rag.stores.filter_conditions import value_at
+from cde_rag.stores.store import Store
 
 CHECKED: Final = 64  # fields of filters that are looked for, where a filter finds nothing
 

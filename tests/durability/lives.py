@@ -26,11 +26,12 @@ from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.indexing import backfill as runs
 from cde_rag.indexing import upsert as writing
 from cde_rag.indexing.upsert import Progress
-from cde_rag.stores.base import Record, Store
+from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss import store as faiss_store
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 
 PART = 8  # records that are written together

@@ -14,10 +14,10 @@ from script import BATCH, answers, batch, fingerprint, matrix, steps, store_in
 
 from cde_rag import Collection, Context, ContextualEmbedder, StoreError, StoreFormatError
 from cde_rag.model import CDEModel
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore, copying
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 from cde_rag.transfer.backup import back_up, restore
 
 SCRIPT = Path(__file__).with_name("script.py")

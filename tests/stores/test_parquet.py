@@ -22,10 +22,11 @@ from qdrant_client import QdrantClient
 from cde_rag import Collection, Context, ContextFormatError, StoreError, StoreFormatError
 from cde_rag.collection.info import inspect, verify
 from cde_rag.model import CDEModel
-from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.base import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 from cde_rag.transfer import parquet as transfer
 from cde_rag.transfer import parquet_columns
 from cde_rag.transfer.parquet import export_collection, import_collection

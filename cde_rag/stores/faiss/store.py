@@ -12,7 +12,8 @@ from jaxtyping import Float32
 from cde_rag._files import user_path
 from cde_rag._validation import check_ids, check_list, check_not_empty
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Completion, Damage, Hit, ProcessBound, Row
+from cde_rag.stores.base import Completion, Damage, Hit, Row
+from cde_rag.stores.call_by_call import CallByCall
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.copying import copy_store
@@ -37,8 +38,8 @@ _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond 
 Result = TypeVar("Result")
 
 
-class FaissStore(ProcessBound):
-    """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
+class FaissStore(CallByCall):
+    """Records, vectors and contexts in the folder `path`.
 
     Args:
         path: The folder, made by `create`.
