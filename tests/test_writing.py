@@ -194,7 +194,7 @@ def test_a_parent_that_changes_during_every_try_is_embedded_under_the_lock(paper
 def test_parents_that_another_process_changes_in_every_try_are_an_error(papers: Collection, embedder: Embedder):
     """The other process is another collection on the same folder: it has a lock of its own."""
     papers.add_records(page("a", 3))
-    other = Collection.open(FaissStore(papers.store._folder), model=embedder.model)  # type: ignore[attr-defined]
+    other = Collection.open(FaissStore(papers.store.folder), model=embedder.model)  # type: ignore[attr-defined]
     numbers = iter(range(10, 100))
     embedder.begin = lambda texts: other.add_records(  # type: ignore[method-assign]
         page("a", 1, first=next(numbers))

@@ -130,13 +130,14 @@ class StoreCalls(ProcessBound):
         return self._scrolled(None if where is None else parse(where), page)
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
-        def first(session: Session) -> tuple[int, list[Placed]]:
-            return session.last_place(), session.scan(where, after=START, limit=page)
+        def first(session: Session) -> tuple[int | None, list[Placed]]:
+            found = session.scan(where, after=START, limit=page)
+            return session.last_place() if len(found) == page else None, found
 
         last, found = self._read(first)
         while True:
-            yield from (row for place, row in found if place[0] <= last)
-            if len(found) < page or found[-1].place[0] > last:
+            yield from (row for place, row in found if last is None or place[0] <= last)
+            if last is None or len(found) < page or found[-1].place[0] > last:
                 return
             after = found[-1].place
             found = self._read(lambda session: session.scan(where, after=after, limit=page))  # noqa: B023  # called at once

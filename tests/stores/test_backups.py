@@ -34,7 +34,9 @@ def lived(folder: Path, count: int) -> Store:
 @pytest.mark.parametrize("count", [1, 8, 13, 19, len(steps())])
 def test_all_of_a_state_comes_back(tmp_path: Path, count: int):
     store = lived(tmp_path / "papers", count)
-    with (tmp_path / "papers" / store._read(lambda view: view.state.vectors)).open("ab") as file:
+    with (tmp_path / "papers" / store._engine._read(lambda session: session.manifest.serving.vectors)).open(
+        "ab"
+    ) as file:
         file.write(b"what an interrupted append left")
     expected = answers(store)
     made = back_up(store, tmp_path / "backup")
