@@ -30,7 +30,7 @@ from cde_rag.records import chunks, embedded_text, from_columns
 from cde_rag.search.fusion import CANDIDATES, RANKINGS, check_fusion
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
-from cde_rag.search.searcher import Searcher, check_query, page_of
+from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Damage, Hit, Record
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
@@ -233,7 +233,7 @@ class Collection(Searcher):
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._writer.add(_prepared(records, self.store, self._settings, self.embedder), total, on_progress)
+        return self._writer.add(_prepared(records, self.store, self._settings, self._active), total, on_progress)
 
     def add_records(
         self,
@@ -262,7 +262,7 @@ class Collection(Searcher):
         """
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
-        prepared = _prepared(records, self.store, self._settings, self.embedder)
+        prepared = _prepared(records, self.store, self._settings, self._active)
         return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once)
 
     @named_keywords
@@ -295,12 +295,7 @@ class Collection(Searcher):
         """
         if by != "vectors":
             return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
-        check_query(query, k, score_threshold, offset)
-        with self._traced(1, k, where) as note:
-            hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
-            note({"hits": len(hits)})
-            self._warn_of_fields(where, found=len(hits))
-            return hits
+        return super().search(query, k, where=where, score_threshold=score_threshold, offset=offset)
 
     @named_keywords
     def searcher(
@@ -335,7 +330,7 @@ class Collection(Searcher):
         if by == "words":
             ranker = words
         elif by == "hybrid":
-            ranker = HybridRetriever(self._ranker, words, candidates, fusion, weight)
+            ranker = HybridRetriever(self.store, self._active, candidates, fusion, weight)
         return self._ranked_by(ranker)
 
     @named_keywords
@@ -613,10 +608,10 @@ def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
     Raises:
         CorpusError: As `add_records`.
     """
-    store, embedder = collection.store, collection.embedder
-    documents = _documents_of(records, store)
-    prepared = _prepared(records, store, store.manifest().settings, embedder)
-    return Upserter(store, ActiveEmbedder(store, embedder), collection.parent_key).plan(prepared, documents)
+    store = collection.store
+    active, documents = ActiveEmbedder(store, collection.embedder), _documents_of(records, store)
+    prepared = _prepared(records, store, store.manifest().settings, active)
+    return Upserter(store, active, collection.parent_key).plan(prepared, documents)
 
 
 def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] | None:
@@ -628,10 +623,11 @@ def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] 
 
 
 def _prepared(
-    records: Iterable[Record], store: Store, settings: Mapping[str, Any], embedder: Embedder
+    records: Iterable[Record], store: Store, settings: Mapping[str, Any], active: ActiveEmbedder
 ) -> Iterable[Record]:
     """Return complete records with the tenant's name and the headers of a collection."""
-    return with_headers(stamped(completed(records, store, settings), settings), settings, embedder)
+    complete = stamped(completed(records, store, settings), settings)
+    return with_headers(complete, settings, active.embedder) if settings.get("headers") else complete
 
 
 def _store_at(place: Store | str | Path) -> Store:

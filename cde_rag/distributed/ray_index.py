@@ -37,7 +37,8 @@ from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_s
 from cde_rag.embedders.pool import EmbedderSpec
 from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
-from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
+from cde_rag.indexing.made_vectors import ReadyVectors
+from cde_rag.indexing.upsert import AddReport, Progress, Upserter
 from cde_rag.model import CDEModel
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
