@@ -333,7 +333,7 @@ def test_deleted_passages_reembed_their_parent(papers: Collection):
 def test_deleting_a_whole_parent_embeds_nothing(papers: Collection):
     papers.add_records([*passages("a", 30), *passages("b", 2)])
     papers.embedder.embedded.clear()
-    with mock.patch("cde_rag.indexing.upsert.LARGEST_WRITE", 8):
+    with mock.patch("cde_rag.indexing.made_vectors.LARGEST_WRITE", 8):
         assert papers.delete(where={"parent": "a"}) == 30
     assert papers.embedder.embedded == []
     assert papers.count() == 2
@@ -483,7 +483,7 @@ def test_killed_call_is_finished_by_the_same_call(before: list[Record], change: 
 
     store = MortalStore()
     killed, whole = collection(store), collection()
-    with small_chunks(), mock.patch("cde_rag.indexing.upsert.LARGEST_WRITE", 3):
+    with small_chunks(), mock.patch("cde_rag.indexing.made_vectors.LARGEST_WRITE", 3):
         for papers in (killed, whole):
             papers.add_records(before)
         store.writes_left = writes

@@ -18,7 +18,7 @@ from cde_rag import Collection, ContextualEmbedder, Record
 from cde_rag.collection.collection import plan_records
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
-from cde_rag.indexing import upsert
+from cde_rag.indexing import made_vectors
 from cde_rag.records import Positions
 from cde_rag.stores.faiss import FaissStore
 
@@ -253,7 +253,7 @@ def test_a_delete_of_many_passages_embeds_each_that_stays_once(papers: Collectio
     gone = [Record(one.id, one.text, metadata={**one.metadata, "gone": True}) for one in page("a", 100)]
     papers.add_records([*gone, *page("a", 40, first=100), *page("b", 10)])
     embedder.embedded.clear()
-    with mock.patch.object(upsert, "LARGEST_WRITE", 30):
+    with mock.patch.object(made_vectors, "LARGEST_WRITE", 30):
         ids = [one.id for one in gone]
         assert (papers.delete(ids) if way == "ids" else papers.delete(where={"gone": True})) == 100
         assert sorted(embedder.embedded) == sorted({*embedder.embedded})

@@ -15,7 +15,8 @@ from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, TruncationWarning, warn_user
-from cde_rag.indexing.made_vectors import LARGEST_WRITE, MadeVectors, ReadyVectors
+from cde_rag.indexing import made_vectors
+from cde_rag.indexing.made_vectors import MadeVectors, ReadyVectors
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import (
@@ -212,7 +213,7 @@ class Upserter:
             documents: Number of passages of each document, by `source`.
         """
         replacement, names, deleted = Replacement(self._store, documents), iter(documents), 0
-        while part := list(islice(names, LARGEST_WRITE)):
+        while part := list(islice(names, made_vectors.LARGEST_WRITE)):
             firsts = {row.record.id: row.record for row in self._store.get([f"{name}#0" for name in part])}
             deleted += self._delete_all(sorted(replacement.begin(firsts, {})))
         return deleted
@@ -332,7 +333,7 @@ class Upserter:
         """Remove records by id, part by part; returns how many there were."""
         leaving = list(dict.fromkeys(ids))
         gone, remaining, removed = set(leaving), iter(leaving), 0
-        while part := list(islice(remaining, LARGEST_WRITE)):
+        while part := list(islice(remaining, made_vectors.LARGEST_WRITE)):
             pending = _Pending(self._active.last, [], writes=True)
             if self._parent_key is not None:
                 pending = self._read(partial(self._left, part, gone))
