@@ -20,7 +20,6 @@ from brute_force_store import BruteForceStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cde_rag import UnknownFieldWarning
 from cde_rag._validation import digest
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context, ModelIdentity
@@ -34,13 +33,13 @@ from cde_rag.errors import (
     FilterError,
     StoreError,
     TruncationWarning,
+    UnknownFieldWarning,
 )
+from cde_rag.field_names import key_of
 from cde_rag.indexing.upsert import AddReport
+from cde_rag.records import MAX_LEVELS, Record, Row
 from cde_rag.server.search_results import neighbours_of
-from cde_rag.stores.base import Record, Row
-from cde_rag.stores.checks import MAX_LEVELS
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.stores.field_names import key_of
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store
 
@@ -612,7 +611,7 @@ print(refused.split(" ")[0], "FunctionEmbedder(function, name=" in refused)
     found = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert found[:4] == [
         "TypeError: Record 3 has to be a cde_rag.Record, found dict.",
-        "CorpusError: Record 3 (5): its id has to be a str, found int.",
+        "CorpusError: Record 3 (5): its id has to be a str, found int; give str(…) of it.",
         "CorpusError: Record 3 ('5'): its text has to be a str, found NoneType.",
         "CorpusError: Record 3 ('5'): its title has to be a str, found NoneType.",
     ]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
@@ -19,8 +20,9 @@ from cde_rag.collection.collection import plan_records
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.indexing import made_vectors
-from cde_rag.records import Positions
+from cde_rag.records import PartialRecord, Positions
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.qdrant import QdrantStore
 
 TEXTS = [" ".join(random.Random(number).choices(WORDS, k=6)) for number in range(64)]
 
@@ -156,6 +158,49 @@ def test_a_passage_that_moves_to_another_parent_while_it_is_embedded(papers: Col
     papers.add_records([Record("a1", "another text", metadata={"page": "b"})])
     assert papers.get(["a1"])[0].metadata == {"page": "b"}
     assert_true_vectors_without(embedder, papers)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("kind", ["folder", "qdrant"])
+def test_a_field_that_was_not_given_keeps_what_another_call_wrote_meanwhile(
+    tmp_path: Path, embedder: Embedder, kind: str, at_once: bool
+):
+    """While "new" is embedded, another call changes the title, the metadata or the parent of the record, or deletes it.
+
+    The header in the title follows the metadata.
+    """
+    folder = tmp_path / "papers.faiss"
+    store = FaissStore(folder) if kind == "folder" else QdrantStore(QdrantClient(":memory:"), "papers")
+    with Collection.create(store, embedder, parent_key="page", headers=["section"]) as papers:
+        before = [Record(id_, f"old {id_}", "river", {"page": "p", "section": "loan"}) for id_ in "abcd"]
+        after = [
+            Record("a", "old a", "bank", {"page": "p", "section": "loan"}),
+            Record("b", "old b", "river", {"page": "p", "section": "flood", "year": 2020}),
+            Record("c", "old c", "river", {"page": "q", "section": "loan"}),
+        ]
+        expected = [
+            Record("a", "new a", "bank > loan", after[0].metadata),
+            Record("b", "new b", "river > flood", after[1].metadata),
+            Record("c", "new c", "river > loan", after[2].metadata),
+            Record("d", "new d"),
+            Record("e", "new e"),
+        ]
+        papers.add_records(before)
+        meanwhile = [True]
+
+        def begin(texts: Sequence[str]) -> None:
+            if meanwhile.pop() if meanwhile else False:
+                papers.add_records(after)
+                papers.delete(["d"])
+
+        embedder.begin = begin  # type: ignore[method-assign]
+        records = [PartialRecord(id_, f"new {id_}", kept=frozenset({"title", "metadata"})) for id_ in "abcde"]
+        papers.add_records(records, at_once=at_once)
+        assert papers.get(list("abcde")) == expected
+        texts = [f"{record.title} {record.text}".strip() for record in expected]
+        embedded = embedder.embed_passages(texts, [[texts[1]], [texts[0]], [], [], []]).vectors
+        stored = papers.store.vectors(list("abcde"), fingerprint=embedder.fingerprint)
+        np.testing.assert_allclose(stored, embedded, atol=1e-5)
 
 
 def test_a_parent_that_changes_during_every_try_is_embedded_under_the_lock(papers: Collection, embedder: Embedder):

@@ -67,7 +67,7 @@ book = [{"book": "one"}] * 2
 print(json.dumps([
     journey(lambda: papers.add(["a river"])),
     journey(lambda: books.add(["a river", "a bank"], metadata=book)),
-    journey(lambda: papers.search("water")),
+    journey(lambda: papers.search("water", by="vectors")),
     journey(lambda: papers.search("water", by="hybrid")),
 ]))
 """
@@ -91,7 +91,7 @@ def main() -> None:
 
 def figures(root: Path) -> dict[str, Any]:
     """All figures of a checkout, by name."""
-    core, training = root / "cde_rag", [root / "training", root / "experiments"]
+    core, laboratory = root / "cde_rag", [root / name for name in ("lab", "experiments", "benchmarks")]
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(core.rglob("*.py"))}
     methods, frames = _collection_methods(trees), journeys(root)
     return {
@@ -99,8 +99,9 @@ def figures(root: Path) -> dict[str, Any]:
         "packages at the top of cde_rag": len(list(core.glob("*/__init__.py"))),
         "files in cde_rag": len(trees),
         "lines in cde_rag": sum(_lines(path) for path in trees),
-        "lines in training and experiments": sum(
-            _lines(path) for folder in training for path in folder.rglob("*.py") if "tests" not in path.parts
+        "lines in training": sum(_lines(path) for path in (root / "training").rglob("*.py")),
+        "lines in the laboratory": sum(
+            _lines(path) for folder in laboratory for path in folder.rglob("*.py") if "tests" not in path.parts
         ),
         "imports of the root package from inside": sum(_imports_of_root(tree) for tree in trees.values()),
         "imports up the layers of the contract": sum(_imports_up(root, trees)),
@@ -115,6 +116,7 @@ def figures(root: Path) -> dict[str, Any]:
         "frames from Collection.search to the forward pass": frames[2],
         "the same by vectors and words": frames[3],
         **_docstrings(trees),
+        **documentation(root),
         "words of the README": len(
             re.sub(r"```.*?```", "", (root / "README.md").read_text("utf-8"), flags=re.S).split()
         ),
@@ -194,6 +196,20 @@ def _docstrings(trees: dict[Path, ast.Module]) -> dict[str, int]:
     return {
         "docstrings": first.total(),
         f"docstrings that begin with {', '.join(WEAK)}": sum(first[word] for word in WEAK),
+    }
+
+
+def documentation(root: Path) -> dict[str, int]:
+    """Count pages and words under docs/: those for users, and decisions. Pages of experiments are the laboratory's."""
+    docs = root / "docs"
+    decisions = list((docs / "decisions").glob("*.md"))
+    experiments = list((docs / "experiments").rglob("*.md"))
+    users = sorted(set(docs.rglob("*.md")) - {*decisions, *experiments})
+    return {
+        "pages for users": len(users),
+        "words on pages for users": sum(len(page.read_text("utf-8").split()) for page in users),
+        "pages of decisions": len(decisions),
+        "words on pages of decisions": sum(len(page.read_text("utf-8").split()) for page in decisions),
     }
 
 

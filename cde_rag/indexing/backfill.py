@@ -13,8 +13,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Row
+from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
 

@@ -1,16 +1,16 @@
 """Vectors of one call, made before they are written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.embedders.protocol import Embedder, KeepsVectors
-from cde_rag.indexing.upsert_plan import Stale
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Record, Row
+from cde_rag.indexing.upsert_plan import Stale, groups_of
+from cde_rag.records import Record, Row, embedded_text
 from cde_rag.stores.store_calls import StoreCalls
 
 LARGEST_WRITE: Final = 2048  # rows in one call of a store
@@ -45,8 +45,9 @@ class MadeVectors:
         self._embedder: Embedder | None = None
         self._made: dict[str, Float32[np.ndarray, " dim"]] = {}
 
-    def __contains__(self, digest: str) -> bool:
-        return digest in self._made
+    def lacking(self, stale: Iterable[Stale]) -> list[Stale]:
+        """Return the rows that have no vector yet."""
+        return [each for each in stale if each.row.digest not in self._made]
 
     def bind(self, embedder: Embedder) -> "MadeVectors":
         """Return this cache for an embedder, emptied if its vectors are of another space."""
@@ -81,27 +82,26 @@ class MadeVectors:
             cut |= {each.row.digest for each, truncated in zip(once, embedded.truncated, strict=True) if truncated}
         self.truncated.update(each.row.record.id for each in stale if each.row.digest in cut)
 
-    def write(
-        self, state: StoreCalls, groups: Sequence[Sequence[Stale]], *, gone: Sequence[Record] = ()
-    ) -> list[Stale]:
-        """Write stale rows with their new vectors, or return those that have none here and write nothing.
+    def write(self, state: StoreCalls, stale: Sequence[Stale], *, gone: Sequence[Record] = ()) -> list[Stale]:
+        """Write stale rows with their new vectors, up to the first that has none here; returns the rows left.
 
         Args:
             state: State of the store.
-            groups: Rows; those of a group are written by one call of the store.
+            stale: Rows.
             gone: Records as they are replaced, whose plain vectors are deleted.
         """
-        if missing := [each for group in groups for each in group if each.row.digest not in self]:
-            return missing
-        self.forget(lambda: gone)
+        groups = groups_of(stale, {record.id for record in gone})
+        ready = list(takewhile(lambda group: not self.lacking(group), groups))
+        if ready:
+            self.forget(lambda: gone)
         parts: list[list[Row]] = []  # from the last one on, which has the records that arrive
-        for group in reversed(groups):
+        for group in reversed(ready):
             if not parts or len(parts[-1]) + len(group) > LARGEST_WRITE:
                 parts.append([])
             parts[-1][:0] = [each.row for each in group]
         for rows in reversed(parts):
             state.add(rows, self.vectors(rows), fingerprint=self.embedder.fingerprint)
-        return []
+        return [each for group in groups[len(ready) :] for each in group]
 
     def forget(self, records: Callable[[], Sequence[Record]]) -> None:
         """Delete the plain vectors of records that go, before these do, so that a crash leaves no trace of them."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from cde_rag._validation import digest
 from cde_rag.context.siblings import choose_siblings
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.records import Parent, embedded_text, parent_of
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Parent, Record, Row, embedded_text, parent_of
 from cde_rag.stores.store_calls import StoreCalls
 
 

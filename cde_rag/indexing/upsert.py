@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cde_rag._telemetry import operation, short
@@ -17,19 +17,18 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing import made_vectors
 from cde_rag.indexing.made_vectors import MadeVectors, ReadyVectors
+from cde_rag.indexing.partial_records import completed
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import (
     Stale,
     difference,
-    groups_of,
     parents_of,
     plan_upsert,
     stale_passages,
 )
 from cde_rag.readers.passages import document_of
-from cde_rag.records import Parent, Positions, chunks, embedded_text
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Parent, Positions, Record, Row, chunks, embedded_text
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
 
@@ -126,7 +125,8 @@ class Upserter:
     Texts are embedded outside the lock, so that calls embed in parallel and a delete does not wait for an upsert: the
     missing vectors are found in one state of the store, and embedded; then a step reads the store and writes in one
     transaction. Vectors are cached by their digest, over text and siblings: rows that another call changed meanwhile
-    have another digest and are embedded again, the others are not.
+    have another digest and are embedded again, the others are not. Partial records are completed in the step that
+    writes them, so that they keep what another call wrote meanwhile.
 
     A crash between two steps, or in a store without transactions between two writes, leaves rows whose digest does not
     match their siblings; repeating the call finds and repairs them.
@@ -134,13 +134,14 @@ class Upserter:
     Args:
         store: Holds a collection.
         active: Embedder of the store's active vector space.
-        parent_key: The metadata key that names a record's parent; `None` if parents are not used.
+        settings: Settings of the store: its parent key and its headers.
     """
 
-    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
+    def __init__(self, store: Store, active: ActiveEmbedder, settings: Mapping[str, Any]) -> None:
         self._store = store
         self._active = active
-        self._parent_key = parent_key
+        self._settings = settings
+        self._parent_key: str | None = settings["parent_key"]
         self._lock = threading.Lock()
         self._part = FIRST_PART
 
@@ -244,11 +245,20 @@ class Upserter:
     def _compared(
         self, chunk: Sequence[Record], done: int, positions: Positions, embedder: Embedder, state: StoreCalls
     ) -> "_Chunk":
-        stored = {row.record.id: row for row in state.get(list({record.id for record in chunk}))}
+        wanted = {record.id: record for record in chunk}
+        stored = {row.record.id: row for row in state.get(list(wanted))}
         known = {row_id: row.record for row_id, row in stored.items()}
-        wanted, changes = difference(known, chunk, done, positions)
+        complete = completed(chunk, stored, self._settings, embedder)
+        changes = difference(known, complete, done, positions)
         pending = self._planned(wanted, stored, frozenset(), embedder, state)
         return _Chunk(len(chunk), stored, wanted, changes, pending)
+
+    def _completed(
+        self, records: Mapping[str, Record], stored: Mapping[str, Row], embedder: Embedder
+    ) -> dict[str, Record]:
+        """Return `completed` records by id."""
+        complete = completed(list(records.values()), stored, self._settings, embedder)
+        return dict(zip(records, complete, strict=True))
 
     def _replanned(self, chunk: "_Chunk", leaving: AbstractSet[str]) -> "_Pending":
         """Return the pending changes of a chunk when some stored passages leave."""
@@ -280,7 +290,7 @@ class Upserter:
         """Upsert records, one for each id; a `Step`.
 
         Args:
-            records: Records by id.
+            records: Records by id, partial ones among them.
             leaving: Ids of stored passages that are deleted afterwards, no longer siblings of any passage.
             at_once: True: write nothing if a vector is missing.
             state: State of the store.
@@ -289,27 +299,24 @@ class Upserter:
         stored = {row.record.id: row for row in state.get(list(records))}
         if at_once:
             pending = self._planned(records, stored, leaving, made.embedder, state)
-            if missing := [change for change in pending.stale if change.row.digest not in made]:
+            if missing := made.lacking(pending.stale):
                 return missing
+        records = self._completed(records, stored, made.embedder)
         plan = plan_upsert(stored, records, self._parent_key)
         # The siblings that moved rows leave come first: after the move nothing names them.
         siblings = self._stale(state, plan.left, made.embedder, leaving=plan.moved | leaving)
-        if missing := made.write(state, [[each] for each in siblings]):
-            return missing
+        if left := made.write(state, siblings):
+            return left
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
             state.update_metadata(plan.metadata)
         before = [row.record for row in stored.values()]
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
         stale = self._stale(state, plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
-        made.written = len(records) - sum(each.row.record.id in records for each in stale)
         # Digests are those of all siblings, also of those that are not written yet, so that none of them is embedded
         # again when the others are there, or when an interrupted call is repeated.
-        groups = groups_of(stale, {record.id for record in gone})
-        ready = list(takewhile(lambda group: all(each.row.digest in made for each in group), groups))
-        if ready:
-            made.write(state, ready, gone=gone)
-            made.written += sum(each.row.record.id in records for group in ready for each in group)
-        return [each for group in groups[len(ready) :] for each in group if each.row.digest not in made]
+        left = made.write(state, stale, gone=gone)
+        made.written = len(records) - sum(each.row.record.id in records for each in left)
+        return left
 
     def _planned(
         self,
@@ -324,7 +331,7 @@ class Upserter:
         Passages that move to another parent keep their places in the order of insertion, as they do when it is written.
         (Those that had none count as its last ones.)
         """
-        plan = plan_upsert(stored, records, self._parent_key)
+        plan = plan_upsert(stored, self._completed(records, stored, embedder), self._parent_key)
         groups = stored_groups(state, plan.left | plan.joined, self._parent_key, arriving=plan.arriving)
         stale = stale_passages(groups, embedder, self._parent_key, arriving=plan.arriving, leaving=leaving)
         return _Pending(embedder, stale, writes=bool(stale or plan.metadata))
@@ -358,8 +365,8 @@ class Upserter:
         """
         if self._parent_key is not None:
             siblings = self._left(ids, leaving, made.embedder, state).stale
-            if missing := made.write(state, [[each] for each in siblings]):
-                return missing
+            if left := made.write(state, siblings):
+                return left
         made.forget(lambda: [row.record for row in state.get(ids)])
         made.written = state.delete(ids)
         return []
@@ -398,7 +405,7 @@ class Upserter:
                 made.embed(part)
                 self._part = next_part(len(part), time.monotonic() - started)
             with self._lock:
-                missing = self._active.use(write)
+                missing = made.lacking(self._active.use(write))
             if not missing:
                 return made
             if on_write is not None:
@@ -406,7 +413,7 @@ class Upserter:
         with self._lock:  # other calls change the same parents all the time: now they wait
             for _ in range(TRIES):
                 made.embed(missing)
-                missing = self._active.use(write)
+                missing = made.lacking(self._active.use(write))
                 if not missing:
                     return made
         raise StoreError(
@@ -464,7 +471,7 @@ class _Chunk(NamedTuple):
     Attributes:
         size: Number of the call's records in it.
         stored: Rows that are stored under its ids.
-        records: Record of each id after the upsert.
+        records: Record of each id, partial ones among them.
         changes: Number of records by kind of change; see `difference`.
         pending: Changes of the upsert, if no passage leaves.
     """
@@ -477,4 +484,4 @@ class _Chunk(NamedTuple):
 
 
 Step: TypeAlias = Callable[[StoreCalls, MadeVectors], list[Stale]]
-"""Reads the store, writes the rows whose vectors it has, and returns those that it lacks."""
+"""Reads the store, writes rows whose vectors it has, and returns the stale rows that are left."""

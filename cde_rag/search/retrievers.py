@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
-from cde_rag.records import embedded_text
+from cde_rag.errors import TextIndexError, TextIndexWarning, warn_user
+from cde_rag.records import Hit, Record, embedded_text
 from cde_rag.search.fusion import fuse
-from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.engine import Found
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreState
@@ -82,7 +82,7 @@ class BM25Retriever:
 
 @dataclass(frozen=True)
 class HybridRetriever:
-    """Retriever that fuses a ranking by vectors and one by words; ties are ranked by vectors first, then by words.
+    """Retriever that fuses a ranking by vectors and one by BM25; ties are ranked by vectors first, then by BM25.
 
     The number of hits that are fused does not depend on `limit`, so that a longer ranking begins with the shorter ones.
 
@@ -108,7 +108,11 @@ class HybridRetriever:
         return 2 * self.candidates
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-        """Return the first `limit` hits of the fused ranking for each query; raises as `DenseRetriever.best`."""
+        """Return the first `limit` hits of the fused ranking for each query; raises as `DenseRetriever.best`.
+
+        Warns:
+            TextIndexWarning: The store has no text index: these are the hits by vectors alone.
+        """
 
         def search(vectors: Float32[np.ndarray, "queries dim"], space: str) -> list[list[Hit]]:
             def fused(state: StoreState) -> list[list[Hit]]:
@@ -116,7 +120,15 @@ class HybridRetriever:
                 written = state.matching(queries, self.candidates, where=where)
                 return [state.hits(self._fused(*sides)[:limit]) for sides in zip(near, written, strict=True)]
 
-            return self.store.read(fused)
+            try:
+                return self.store.read(fused)
+            except TextIndexError:
+                warn_user(
+                    "This collection has no text index: it is searched by vectors alone. Add one with `cde-rag "
+                    'reindex`, which embeds nothing, or write by="vectors".',
+                    TextIndexWarning,
+                )
+                return self.store.search(vectors, limit, fingerprint=space, where=where)
 
         return _followed(self.active, queries, search)
 

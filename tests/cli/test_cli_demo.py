@@ -15,10 +15,10 @@ from cde_rag.cli.demo_collections import Demo, QuestionRanks, default_folder
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError
 from cde_rag.evaluation.demo_questions import Question
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.store_calls import StoreCalls
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.indexing import backfill as runs
 from cde_rag.indexing import made_vectors
 from cde_rag.indexing.upsert import Progress
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss import engine as faiss_engine
 from cde_rag.stores.postgres import PgTenants, PgVectorStore

@@ -15,9 +15,9 @@ from hypothesis.extra.numpy import arrays
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.ranking import DEPTH, rank, rank_hybrid, rank_vectors
+from cde_rag.records import Record, Row
 from cde_rag.search.fusion import CANDIDATES, WEIGHTS
 from cde_rag.search.retrievers import HybridRetriever
-from cde_rag.stores.base import Record, Row
 from cde_rag.stores.faiss import FaissStore
 
 WORDS = "river bank money loan water flood rate interest fish boat delta".split()

@@ -10,10 +10,11 @@ import openai
 import pytest
 from served import Running, make, records, running, texts
 
-from cde_rag import Collection, StoreError
+from cde_rag import Collection
+from cde_rag.errors import StoreError
+from cde_rag.field_names import field_name
 from cde_rag.indexing import made_vectors
 from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS
-from cde_rag.stores.field_names import field_name
 from cde_rag.stores.store_calls import StoreCalls
 
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import fsync_folder, user_path
-from cde_rag._validation import check_not_empty
+from cde_rag._files import fsync_folder, given_path
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
@@ -67,11 +66,10 @@ class QdrantEdgeStore(PointStore):
         quantization: str | None = None,
         hnsw: Hnsw | None = None,
     ) -> None:
-        check_not_empty(path, "The folder of a store")
         self._prefix = prefix_dims(quantization)
         if flat_rows < 0:
             raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
-        self._folder = user_path(path)
+        self._folder = given_path(path, "The folder of a store")
         self._indexing = EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw())
         self._handle = handle_of(self._folder)
         self._user = next(_users)
