@@ -12,6 +12,7 @@ from word_scores import best, faiss_scores
 from cde_rag.errors import ContextMismatchError, StoreError
 from cde_rag.records import Hit, Row
 from cde_rag.stores.base import Completion, Damage
+from cde_rag.stores.call_by_call import CallByCall
 from cde_rag.stores.filters import matches
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.text_analysis import analyzer_of, updated
@@ -23,7 +24,7 @@ class _Entry:
     vector: np.ndarray
 
 
-class BruteForceStore:
+class BruteForceStore(CallByCall):
     """Generation 1 of a Store, as its Protocol says."""
 
     def __init__(self) -> None:

@@ -26,10 +26,10 @@ from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 from cde_rag.transfer.backup import back_up, restore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")

@@ -39,9 +39,9 @@ from cde_rag.field_names import key_of
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.records import MAX_LEVELS, Record, Row
 from cde_rag.server.search_results import neighbours_of
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 
 DIM = 16
 MAX_LENGTH = 50  # characters, for the stub
@@ -332,7 +332,7 @@ def test_deleted_passages_reembed_their_parent(papers: Collection):
 def test_deleting_a_whole_parent_embeds_nothing(papers: Collection):
     papers.add_records([*passages("a", 30), *passages("b", 2)])
     papers.embedder.embedded.clear()
-    with mock.patch("cde_rag.indexing.upsert.LARGEST_WRITE", 8):
+    with mock.patch("cde_rag.indexing.made_vectors.LARGEST_WRITE", 8):
         assert papers.delete(where={"parent": "a"}) == 30
     assert papers.embedder.embedded == []
     assert papers.count() == 2
@@ -482,7 +482,7 @@ def test_killed_call_is_finished_by_the_same_call(before: list[Record], change: 
 
     store = MortalStore()
     killed, whole = collection(store), collection()
-    with small_chunks(), mock.patch("cde_rag.indexing.upsert.LARGEST_WRITE", 3):
+    with small_chunks(), mock.patch("cde_rag.indexing.made_vectors.LARGEST_WRITE", 3):
         for papers in (killed, whole):
             papers.add_records(before)
         store.writes_left = writes

@@ -57,7 +57,7 @@ def papers(plain: PlainEmbedder, tmp_path: Path) -> Collection:
 
 
 def opened(collection: Collection) -> Collection:
-    return Collection.open(FaissStore(collection.store._folder), options=EmbedderOptions(device="cpu"))  # type: ignore[attr-defined]
+    return Collection.open(FaissStore(collection.store.folder), options=EmbedderOptions(device="cpu"))  # type: ignore[attr-defined]
 
 
 def test_vectors_are_those_of_sentence_transformers(plain: PlainEmbedder, folder: Path) -> None:

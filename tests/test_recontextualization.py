@@ -62,7 +62,7 @@ def papers(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: CDEModel)
 
 
 def opened(collection: Collection, model: CDEModel) -> Collection:
-    return Collection.open(FaissStore(collection.store._folder), model=model)
+    return Collection.open(FaissStore(collection.store.folder), model=model)
 
 
 def move(collection: Collection, seed: int = 1, **more: Any) -> Recontextualization:
@@ -395,12 +395,12 @@ def steps_of_sqlite(store: FaissStore, work: Callable[[], object]) -> int:
         steps += 1
         return 0
 
-    def connected(path: Path, place: Any, connect: Callable[..., Any] = store._database._connect) -> Any:
+    def connected(path: Path, place: Any, connect: Callable[..., Any] = store._engine.database._connect) -> Any:
         connection = connect(path, place)
         connection.set_progress_handler(stepped, 1000)
         return connection
 
-    with mock.patch.object(store._database, "_connect", connected):
+    with mock.patch.object(store._engine.database, "_connect", connected):
         work()
     return steps
 

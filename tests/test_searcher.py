@@ -21,13 +21,13 @@ from cde_rag.records import Hit, Record
 from cde_rag.search.fusion import check_fusion, ranking_of
 from cde_rag.search.grouping import Grouping
 from cde_rag.search.searcher import Searcher
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.filter_conditions import number
 from cde_rag.stores.filters import matches
 from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 
 WORDS = "river bank money loan water flood rate interest fish boat".split()
 PLACES: list[Any] = ["a", "b", "c", "d", 1, 1.0, True, 0, 2**70, float(2**70), None, "", ["a"], ["a", "b"], {"a": 1}]

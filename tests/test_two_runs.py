@@ -27,7 +27,7 @@ from cde_rag.records import Record
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant import server_lease as turns_module
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
-from cde_rag.stores.qdrant_edge.engine import Engine
+from cde_rag.stores.qdrant_edge.engine import EdgeShard
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
@@ -67,12 +67,12 @@ class Suspended:
 
     def __init__(self, until: int) -> None:
         self._until = until
-        self._call = Engine.call
+        self._call = EdgeShard.call
         self.requests = 0
         self.thread: threading.Thread | None = None
         self.reached, self.woken = threading.Event(), threading.Event()
 
-    def call(self, engine: Engine, work: Callable[[Any], Any]) -> Any:
+    def call(self, engine: EdgeShard, work: Callable[[Any], Any]) -> Any:
         if threading.current_thread() is self.thread:
             self.requests += 1
             if self.requests == self._until:
@@ -284,7 +284,7 @@ def suspended_in_edge(folder: Path, until: int, told: list[str]) -> dict[str, st
     def user() -> None:
         opened_edge(folder).add_records([Record(id_, text_) for id_, text_ in new.items()])
 
-    with mock.patch.object(Engine, "call", lambda engine, work: suspended.call(engine, work)):
+    with mock.patch.object(EdgeShard, "call", lambda engine, work: suspended.call(engine, work)):
         first = opened_edge(folder)
         run = threading.Thread(target=first.recontextualize, kwargs={"seed": until, "context_size": SIZE})
         suspended.thread = run

@@ -19,7 +19,7 @@ from cde_rag import Collection, ContextualEmbedder, Record
 from cde_rag.collection.collection import plan_records
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
-from cde_rag.indexing import upsert
+from cde_rag.indexing import made_vectors
 from cde_rag.records import PartialRecord, Positions
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
@@ -239,7 +239,7 @@ def test_a_parent_that_changes_during_every_try_is_embedded_under_the_lock(paper
 def test_parents_that_another_process_changes_in_every_try_are_an_error(papers: Collection, embedder: Embedder):
     """The other process is another collection on the same folder: it has a lock of its own."""
     papers.add_records(page("a", 3))
-    other = Collection.open(FaissStore(papers.store._folder), model=embedder.model)  # type: ignore[attr-defined]
+    other = Collection.open(FaissStore(papers.store.folder), model=embedder.model)  # type: ignore[attr-defined]
     numbers = iter(range(10, 100))
     embedder.begin = lambda texts: other.add_records(  # type: ignore[method-assign]
         page("a", 1, first=next(numbers))
@@ -298,7 +298,7 @@ def test_a_delete_of_many_passages_embeds_each_that_stays_once(papers: Collectio
     gone = [Record(one.id, one.text, metadata={**one.metadata, "gone": True}) for one in page("a", 100)]
     papers.add_records([*gone, *page("a", 40, first=100), *page("b", 10)])
     embedder.embedded.clear()
-    with mock.patch.object(upsert, "LARGEST_WRITE", 30):
+    with mock.patch.object(made_vectors, "LARGEST_WRITE", 30):
         ids = [one.id for one in gone]
         assert (papers.delete(ids) if way == "ids" else papers.delete(where={"gone": True})) == 100
         assert sorted(embedder.embedded) == sorted({*embedder.embedded})

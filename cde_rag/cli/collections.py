@@ -39,7 +39,7 @@ from cde_rag.errors import (
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.distributed import RayPool
-    from cde_rag.stores.base import Store
+    from cde_rag.stores.store import Store
     from cde_rag.stores.tenant_stores import TenantStores
 
 ModelOption = Annotated[str | None, typer.Option(help="Folder of the collection's model, if it is not a bundled one.")]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.readers import RecordReader
     from cde_rag.records import Record
-    from cde_rag.stores.base import Store
+    from cde_rag.stores.store import Store
 
 _ROWS = frozenset({".csv", ".jsonl", ".parquet", ".tsv"})  # suffixes of records, read only where they are named
 

@@ -17,7 +17,7 @@ import typer
 if TYPE_CHECKING:
     from cde_rag.records import Hit, Record
     from cde_rag.search.grouping import Group
-    from cde_rag.stores.base import Store
+    from cde_rag.stores.store import Store
 
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
 # embeddings, overrides and isolates of Unicode's bidirectional algorithm.

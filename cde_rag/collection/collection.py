@@ -30,9 +30,10 @@ from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, mar
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Rerank
 from cde_rag.search.searcher import Searcher
-from cde_rag.stores.base import Damage, ProcessBound, Store
+from cde_rag.stores.base import Damage, ProcessBound
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
+from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up
 from cde_rag.transfer.parquet import Transfer, export_collection
@@ -233,7 +234,7 @@ class Collection(ProcessBound):
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._writer.add(_prepared(records, self._settings, self.embedder), total, on_progress)
+        return self._writer.add(_prepared(records, self._settings, self._active.last), total, on_progress)
 
     def add_records(
         self,
@@ -262,7 +263,7 @@ class Collection(ProcessBound):
         """
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
-        prepared = _prepared(records, self._settings, self.embedder)
+        prepared = _prepared(records, self._settings, self._active.last)
         return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once)
 
     @named_keywords
@@ -403,7 +404,7 @@ class Collection(ProcessBound):
         if weight is None and fusion == "convex":
             weight = self._settings.get(HYBRID_WEIGHT)
         weight = check_fusion(fusion, weight)
-        return self._searcher.with_ranker(HybridRetriever(self._by_vectors, by_bm25, candidates, fusion, weight))
+        return self._searcher.with_ranker(HybridRetriever(self.store, self._active, candidates, fusion, weight))
 
     @named_keywords
     def search_diverse(
@@ -697,9 +698,10 @@ def _store_at(place: Store | str | Path) -> Store:
     if isinstance(place, str | Path):
         return store_at(place)
     if not isinstance(place, Store):  # pyright: ignore[reportUnnecessaryIsInstance] -- users without types
-        lacking = sorted(name for name in vars(Store) if name[0] != "_" and not hasattr(place, name))
-        found = f"{place!r:.80}, which has no {', '.join(lacking)}" if hasattr(place, "manifest") else f"{place!r:.80}"
+        over = " A store of another kind is a cde_rag.stores.store.Store over an engine."
+        hint = over if hasattr(place, "add") else ""
         raise TypeError(
-            f'Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found {found}.'
+            'Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found '
+            f"{place!r:.80}.{hint}"
         )
     return place

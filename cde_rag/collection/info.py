@@ -10,7 +10,8 @@ from cde_rag.embedders.function import PROBE_DIGESTS
 from cde_rag.errors import ContextFormatError
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import WEIGHTS
-from cde_rag.stores.base import Damage, Store
+from cde_rag.stores.base import Damage
+from cde_rag.stores.store import Store
 from cde_rag.stores.text_analysis import analyzer_of
 
 

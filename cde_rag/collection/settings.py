@@ -7,7 +7,7 @@ from cde_rag._version import __version__
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.indexing.headers import check_headers
 from cde_rag.records import check_key
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 from cde_rag.stores.text_analysis import ANALYZER, NEWEST
 
 HYBRID_WEIGHT: Final = "hybrid_weight"  # key of the weight of vectors in hybrid search

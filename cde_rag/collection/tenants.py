@@ -12,7 +12,8 @@ from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import TenantError
 from cde_rag.records import check_key
-from cde_rag.stores.base import ProcessBound, Store
+from cde_rag.stores.base import ProcessBound
+from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_names import place_key
 from cde_rag.stores.tenant_stores import TenantStores
 

@@ -37,13 +37,14 @@ from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_s
 from cde_rag.embedders.pool import EmbedderSpec
 from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
-from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
+from cde_rag.indexing.made_vectors import ReadyVectors
+from cde_rag.indexing.upsert import AddReport, Progress, Upserter
 from cde_rag.model import CDEModel
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
 from cde_rag.records import Record
-from cde_rag.stores.base import Folder, Removable, Store
 from cde_rag.stores.kinds import store_at
+from cde_rag.stores.store import Folder, Removable, Store
 from cde_rag.stores.tenant_stores import remove_folder
 
 BUCKET_ROWS: Final = 1024  # records of a bucket on average: what a killed worker costs

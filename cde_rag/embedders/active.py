@@ -12,7 +12,7 @@ from cde_rag.embedders.function import FUNCTION, FunctionEmbedder
 from cde_rag.embedders.plain_vectors import FILE, PlainVectors
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
-from cde_rag.stores.base import Folder, Store
+from cde_rag.stores.store import Folder, Store
 
 if TYPE_CHECKING:
     from cde_rag.embedders.arithmetic import AnyEmbedder

@@ -25,7 +25,7 @@ from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.records import Row, embedded_text
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 
 # Cosines of cde-mini-1 on 64 texts of CISI: 0.9999 and more between float32, bfloat16 and float16, in any batches;
 # 0.9991 to 0.9995 between the contexts of two seeds.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cde_rag._validation import check_ids
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CanaryError, CorpusError
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.records import Row, embedded_text
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 
 PROBES = 512  # documents that are looked at, by default                                    docs/drift.md
 TEXTS = 7  # embedded for each probe: a document in three spaces, and two queries in two of them

@@ -26,7 +26,7 @@ from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.indexing.upsert import Progress
 from cde_rag.records import embedded_text
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 
 if TYPE_CHECKING:
     from cde_rag.model import CDEModel

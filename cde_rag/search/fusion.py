@@ -1,13 +1,14 @@
 """Fusion of a ranking by vectors and one by BM25, convex or by reciprocal ranks; maximal marginal relevance (MMR)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_number
 
+Key = TypeVar("Key", bound=Hashable)
 Scored: TypeAlias = Sequence[tuple[str, float]]
 """Ids and scores of the hits of one query, best first."""
 
@@ -36,20 +37,20 @@ def ranking_of(by: str) -> str:
 
 
 def fuse(
-    vectors: Scored,
-    words: Scored,
+    vectors: Sequence[tuple[Key, float]],
+    words: Sequence[tuple[Key, float]],
     *,
     fusion: str = "convex",
     weight: float | None = None,
     candidates: int = CANDIDATES,
-) -> list[tuple[str, float]]:
+) -> list[tuple[Key, float]]:
     """Fuse two rankings into one, best first; equal scores are ranked by vectors first, then by words.
 
     A hit that is missing in one side gets 0 from it. A side of weight 0 is left out with its hits.
 
     Args:
-        vectors: Hits by dot product, best first.
-        words: Hits by BM25, best first; scores above 0.
+        vectors: Hits by dot product, best first: an id or another key of each, and its score.
+        words: Likewise hits by BM25; scores above 0.
         fusion: "convex": w times the score by vectors plus 1 − w times that by words, each side's scores brought to
             0 … 1 by min–max normalisation; if words find fewer than `candidates`, 0 stays 0. "reciprocal_ranks":
             2 w / (60 + rank by vectors) plus 2 (1 − w) / (60 + rank by words).
@@ -68,7 +69,7 @@ def fuse(
         [('a', 0.75), ('b', 0.5), ('d', 0.25), ('c', 0.0)]
     """
     weight = check_fusion(fusion, weight)
-    sums: dict[str, float] = {}
+    sums: dict[Key, float] = {}
     for share, hits, cut in ((weight, vectors, True), (1 - weight, words, len(words) >= candidates)):
         if share > 0:
             scores = [score for _, score in hits]

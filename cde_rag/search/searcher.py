@@ -13,7 +13,8 @@ from cde_rag.field_names import value_at
 from cde_rag.records import Hit, check_key, parent_of
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
-from cde_rag.stores.base import ProcessBound, Store
+from cde_rag.stores.base import ProcessBound
+from cde_rag.stores.store import Store
 
 CHECKED: Final = 64  # fields of filters that are looked for, where a filter finds nothing
 

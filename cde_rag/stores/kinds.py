@@ -1,9 +1,9 @@
 """Kinds of stores: folders by the suffix of a new folder's name, servers by the scheme of an address.
 
 Other packages register theirs by an entry point: every command, backups and tenants work with `NAME.sqlite`, and
-commands with `mydb://HOST/NAME`. The class takes the folder's path or the address, and implements
-`cde_rag.stores.base.Store`, most easily as a `cde_rag.stores.table_store.TableStore`; the attribute `folder` and the
-method `at(folder)` of a store in a folder serve backups and tenants.
+commands with `mydb://HOST/NAME`. The class takes the folder's path or the address, and is a
+`cde_rag.stores.store.Store` over an engine of its own (`cde_rag.stores.engine`, most easily `cde_rag.stores.exact`).
+The attribute `folder` and the method `at(folder)` of a store in a folder serve backups and tenants.
 
     [project.entry-points."cde_rag.stores"]
     sqlite = "my_package:SqliteStore"
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from cde_rag._files import given_path, user_path
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 
 GROUP: Final = "cde_rag.stores"  # of entry points

@@ -1,6 +1,6 @@
 """Manifests of stores and of their generations, public and stored, and the check of fingerprints."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -129,15 +129,31 @@ class LeasedGenerations:
 
     def __init__(self) -> None:
         self._seen: dict[int, str] | None = None
+        self._run: Hashable = None
 
     @contextmanager
-    def held(self) -> Generator[None, None, None]:
-        """Compare from now on, until the block ends."""
-        self._seen = {}
+    def held(self, run: Hashable = None) -> Generator[None, None, None]:
+        """Compare from now on, until the block ends; `run` is the token of this run, if the lease can be lost."""
+        self._seen, self._run = {}, run
         try:
             yield
         finally:
-            self._seen = None
+            self._seen = self._run = None
+
+    def check_run(self, run: Hashable) -> None:
+        """Refuse to change a generation after another run took the lease.
+
+        Args:
+            run: Token of the run that took it last.
+
+        Raises:
+            StoreError: It is not this run.
+        """
+        if self._run is not None and self._run != run:
+            raise StoreError(
+                "This run lost its lease: another run took it while this one was suspended or cut off, or the store "
+                "went back to an earlier state. It has changed nothing since. Start it again; embedded vectors stay."
+            )
 
     def see(self, states: Iterable[_Stored]) -> None:
         """Note generations that are seen for the first time."""

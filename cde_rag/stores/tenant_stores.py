@@ -8,7 +8,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from cde_rag._files import given_path
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 
 KEY: Final = re.compile("[0-9a-f]{32}")  # stands for a tenant's name
 FOLDER: Final = "tenants"  # in the one in common

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 from cde_rag._files import file_sha256, fsync_folder, given_path, read_file
 from cde_rag._version import __version__
 from cde_rag.errors import StoreError, StoreFormatError, TenantError
-from cde_rag.stores.base import Folder, Store
 from cde_rag.stores.files import check_no_link, check_path, copy_durably, write_new
+from cde_rag.stores.store import Folder, Store
 from cde_rag.stores.tenant_names import check_is_of, is_common
 from cde_rag.stores.tenant_stores import FOLDER, FolderTenants, TenantStores
 from cde_rag.transfer.parquet import export_collection, import_collection

@@ -18,6 +18,7 @@ from cde_rag.errors import ContextMismatchError
 from cde_rag.records import Hit
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.store_calls import StoreCalls
 
 
 @pytest.fixture
@@ -328,7 +329,7 @@ def test_skipped_lines_are_counted_and_named(run, records: Path, tmp_path: Path)
 
 def test_ctrl_c_says_how_to_continue(run, records: Path, tmp_path: Path, model_folder: Path, monkeypatch):
     monkeypatch.setattr(intake, "CHUNK", 8)
-    add, calls = FaissStore.add, []
+    add, calls = StoreCalls.add, []
 
     def interrupted(*arguments: Any, **named: Any) -> None:
         calls.append(1)
@@ -336,10 +337,10 @@ def test_ctrl_c_says_how_to_continue(run, records: Path, tmp_path: Path, model_f
             raise KeyboardInterrupt
         add(*arguments, **named)
 
-    monkeypatch.setattr(FaissStore, "add", interrupted)
+    monkeypatch.setattr(StoreCalls, "add", interrupted)
     stopped = run("index", records, tmp_path / "p", code=130)
     assert "Stopped at 8 of 20 passages. Run the same command again to continue." in stopped.stderr
-    monkeypatch.setattr(FaissStore, "add", add)
+    monkeypatch.setattr(StoreCalls, "add", add)
     assert run("index", records, tmp_path / "p").stdout.endswith("20 passages (12 added, 8 unchanged)\n")
     run("index", records, tmp_path / "q")
     assert contents(tmp_path / "p", model_folder) == contents(tmp_path / "q", model_folder)

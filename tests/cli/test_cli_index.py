@@ -20,6 +20,7 @@ from cde_rag.cli.output import progress_bar
 from cde_rag.errors import StoreError
 from cde_rag.search.searcher import bm25_searcher
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.store_calls import StoreCalls
 
 BAD = {  # by line number, behind the twenty records
     21: ({"id": "bad", "text": "a boat", "book": 1.5}, "its 'book' has to be a string or a whole number of 64 bits"),
@@ -91,7 +92,7 @@ def test_what_was_skipped_is_told_when_writing_fails(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(FaissStore, "add", fail)
+    monkeypatch.setattr(StoreCalls, "add", fail)
     command = ("index", mixed, tmp_path / "p", "--parent-key", "book", "--skip-bad")
     for again in (False, True):
         stderr = run(*command, code=code).stderr
@@ -106,7 +107,7 @@ def test_a_failed_first_run_says_how_to_get_another_context(run, records: Path, 
     def fail(*_: Any, **__: Any) -> None:
         raise StoreError("The disk is full.")
 
-    monkeypatch.setattr(FaissStore, "add", fail)
+    monkeypatch.setattr(StoreCalls, "add", fail)
     stderr = run("index", records, tmp_path / "p", code=1).stderr
     assert "The disk is full. Stopped at 0 of 20 passages; mend that and run the same command again." in stderr
     assert f"{tmp_path / 'p'} keeps its context; for one of other texts, delete it first." in stderr

@@ -15,7 +15,7 @@ import numpy as np
 from lives import opened, record, small_parts, store_at, stub
 
 from cde_rag.records import Record
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 
 SLICE = 20  # records changed in one call
 

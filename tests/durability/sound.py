@@ -7,8 +7,8 @@ import numpy as np
 from lives import LIFE, PART, SPACES, Operation, expected_records, nothing, space_after, stub
 
 from cde_rag.records import Row
-from cde_rag.stores.base import Store
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 
 ALL = 10_000  # more records than any test has
 MANY = 500  # records, of which an index may miss a hit

@@ -21,8 +21,8 @@ from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.evaluation.beir import JudgedQueries
 from cde_rag.evaluation.hybrid_weight import tuned_weight
 from cde_rag.indexing.upsert import Progress
-from cde_rag.stores.base import Store
 from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.store import Store
 
 POINTS = 40
 State = list[tuple[object, object, object]]

@@ -21,7 +21,7 @@ from sound import check_sound
 
 from cde_rag.collection.collection import Collection
 from cde_rag.indexing.upsert import Progress
-from cde_rag.stores.base import Store
+from cde_rag.stores.store import Store
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("server")

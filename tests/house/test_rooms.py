@@ -15,6 +15,7 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "collection": "the package is named for its class, as in `cde_rag.collection.collection.Collection`",
     "config": "each kind of model, and a training run, has one",
     "context": "the package is named for its class",
+    "engine": "each kind of store has one, behind the port of this name",
     "indexing": "of a collection; in FAISS the parameters of its index",
     "model": "the package of the networks; in mteb the class that MTEB calls its model",
     "postgres": "a kind of store, and a kind of source that is adopted",

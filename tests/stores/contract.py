@@ -22,8 +22,8 @@ from text_contract import TextContract
 
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError
 from cde_rag.records import Record, Row
-from cde_rag.stores.base import Store
 from cde_rag.stores.filters import matches
+from cde_rag.stores.store import Store
 
 DIM = 4
 SPACE = "a1" * 32

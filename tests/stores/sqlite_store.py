@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from cde_rag.errors import StoreError
+from cde_rag.stores.exact import Access, ExactEngine, ExactSession, RecordRow, VectorRow
 from cde_rag.stores.files import locked
-from cde_rag.stores.store_tables import RecordRow, VectorRow
-from cde_rag.stores.table_store import Access, TableStore
+from cde_rag.stores.store import Store
 
 SCHEMA = """
     CREATE TABLE blobs (name TEXT PRIMARY KEY, data BLOB);
@@ -18,8 +18,8 @@ SCHEMA = """
 """
 
 
-class SqliteTables:
-    """Implements `cde_rag.stores.store_tables.Tables`."""
+class SqliteSession(ExactSession):
+    """The tables inside one transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -40,9 +40,9 @@ class SqliteTables:
                 found[id_] = RecordRow(*row)
         return found
 
-    def scan(self, after: int, limit: int) -> list[RecordRow]:
+    def records_after(self, place: int, limit: int) -> list[RecordRow]:
         query = "SELECT place, id, data FROM records WHERE place > ? ORDER BY place LIMIT ?"
-        return [RecordRow(*row) for row in self.connection.execute(query, [after, limit])]
+        return [RecordRow(*row) for row in self.connection.execute(query, [place, limit])]
 
     def put_records(self, records: Mapping[str, bytes]) -> None:
         self.connection.executemany(
@@ -54,7 +54,7 @@ class SqliteTables:
         for table in ("records", "vectors"):
             self.connection.executemany(f"DELETE FROM {table} WHERE id = ?", [[id_] for id_ in ids])
 
-    def vectors(self, generation: int, ids: Sequence[str] | None = None) -> dict[str, VectorRow]:
+    def vector_rows(self, generation: int, ids: Sequence[str] | None = None) -> dict[str, VectorRow]:
         query = "SELECT id, digest, data FROM vectors WHERE generation = ?"
         if ids is None:
             rows = self.connection.execute(query, [generation]).fetchall()
@@ -63,30 +63,28 @@ class SqliteTables:
             rows = [row for id_ in ids for row in self.connection.execute(one, [generation, id_])]
         return {id_: VectorRow(digest, data) for id_, digest, data in rows}
 
-    def put_vectors(self, generation: int, vectors: Mapping[str, VectorRow]) -> None:
+    def put_vector_rows(self, generation: int, vectors: Mapping[str, VectorRow]) -> None:
         rows = [(generation, id_, *vector) for id_, vector in vectors.items()]
         self.connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", rows)
 
-    def delete_vectors(self, generation: int, ids: Sequence[str] | None = None) -> None:
-        if ids is None:
-            self.connection.execute("DELETE FROM vectors WHERE generation = ?", [generation])
-        else:
-            one = "DELETE FROM vectors WHERE generation = ? AND id = ?"
-            self.connection.executemany(one, [[generation, id_] for id_ in ids])
+    def delete_vector_rows(self, generation: int, ids: Sequence[str] | None = None) -> None:
+        query, chosen = "DELETE FROM vectors WHERE generation = ? AND id = ?", self.vector_rows(generation, ids)
+        self.connection.executemany(query, [[generation, id_] for id_ in chosen])
 
 
-class SqliteStore(TableStore):
-    """A store in the folder `folder`, in one file of SQLite."""
+class SqliteEngine(ExactEngine):
+    """A collection in one file of SQLite in a folder."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.folder = folder
         self._file = self.folder / "store.db"
 
     def exists(self) -> bool:
         return self._file.exists()
 
     @contextmanager
-    def transaction(self, access: Access) -> Generator[SqliteTables, None, None]:
+    def session(self, access: Access) -> Generator[SqliteSession, None, None]:
         if access == "create":
             self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -97,7 +95,7 @@ class SqliteStore(TableStore):
                     if access == "create":
                         for statement in SCHEMA.split(";")[:-1]:
                             connection.execute(statement)
-                    yield SqliteTables(connection)
+                    yield SqliteSession(connection)
                     connection.execute("COMMIT")
                 except BaseException:
                     connection.execute("ROLLBACK")
@@ -108,9 +106,14 @@ class SqliteStore(TableStore):
     def lease(self) -> AbstractContextManager[None]:
         return locked(self.folder / "lease", f"{self.folder}: expected the only run on generations, found another")
 
+
+class SqliteStore(Store):
+    """A store in the folder `folder`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        super().__init__(SqliteEngine(self.folder))
+
     def at(self, folder: Path) -> "SqliteStore":
         """A store of this kind in another folder, for backups and tenants."""
         return SqliteStore(folder)
-
-    def __repr__(self) -> str:
-        return f"SqliteStore({str(self.folder)!r})"

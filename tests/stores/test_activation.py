@@ -10,10 +10,10 @@ from qdrant_client import QdrantClient
 
 from cde_rag.errors import ContextMismatchError, StoreError
 from cde_rag.records import Row
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 
 ROWS = [row("a"), row("b"), row("c")]
 

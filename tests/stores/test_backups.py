@@ -15,10 +15,10 @@ from script import BATCH, answers, batch, fingerprint, matrix, steps, store_in
 from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.model import CDEModel
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore, copying
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 from cde_rag.transfer.backup import back_up, restore
 
 SCRIPT = Path(__file__).with_name("script.py")
@@ -35,7 +35,9 @@ def lived(folder: Path, count: int) -> Store:
 @pytest.mark.parametrize("count", [1, 8, 13, 19, len(steps())])
 def test_all_of_a_state_comes_back(tmp_path: Path, count: int):
     store = lived(tmp_path / "papers", count)
-    with (tmp_path / "papers" / store._read(lambda view: view.state.vectors)).open("ab") as file:
+    with (tmp_path / "papers" / store._engine._read(lambda session: session.manifest.serving.vectors)).open(
+        "ab"
+    ) as file:
         file.write(b"what an interrupted append left")
     expected = answers(store)
     made = back_up(store, tmp_path / "backup")

@@ -500,7 +500,7 @@ class TestIndex:
         assert len(index_searches) == 2
 
     def test_is_extended_when_a_tenth_is_missing(self, store: FaissStore, rows: list[Row], matrix: np.ndarray) -> None:
-        folder = store._folder
+        folder = store.folder
         (first,) = folder.glob("index-*")
         reader = FaissStore(folder, index="hnsw")
         assert self.recall(reader, rows, matrix) >= 0.98
@@ -513,7 +513,7 @@ class TestIndex:
     def test_damage_makes_searches_exact_and_is_mended(
         self, store: FaissStore, rows: list[Row], matrix: np.ndarray, caplog: pytest.LogCaptureFixture
     ) -> None:
-        (path,) = store._folder.glob("index-*")
+        (path,) = store.folder.glob("index-*")
         os.truncate(path, 100)
         with caplog.at_level(logging.WARNING, "cde_rag"):
             assert self.recall(store, rows, matrix) == 1
@@ -528,9 +528,9 @@ class TestIndex:
         number = store.create_generation(fingerprint=fingerprint(2), context=b"")
         store.add_to_generation(number, rows, [row.digest for row in rows], -matrix)
         store.activate(number)
-        assert len(list(store._folder.glob("index-*"))) == 2
+        assert len(list(store.folder.glob("index-*"))) == 2
         store.drop(1)
-        assert [path.name.split("-")[1] for path in store._folder.glob("index-*")] == ["2"]
+        assert [path.name.split("-")[1] for path in store.folder.glob("index-*")] == ["2"]
 
     def test_a_full_disk_keeps_the_records(self, store: FaissStore, matrix: np.ndarray) -> None:
         """No file may grow beyond 800 KB, and the index would."""

@@ -58,12 +58,13 @@ def test_a_fork_has_connections_of_its_own(tmp_path: Path):
     code = (
         "import os, sys; from cde_rag.stores.faiss import FaissStore\n"
         "store = FaissStore(sys.argv[1]); store.create(dim=2, fingerprint='f', context=b'', settings={})\n"
-        "store.count(); carried = list(store._database._connections._idle)\n"
+        "store.count(); carried = list(store._engine.database._connections._idle)\n"
         "if os.fork():\n"
         "    assert os.wait()[1] == 0\n"
-        "    assert store._database._connections._idle == carried\n"
+        "    assert store._engine.database._connections._idle == carried\n"
         "else:\n"
-        "    store.count(); assert not set(map(id, carried)) & set(map(id, store._database._connections._idle))\n"
+        "    store.count(); idle = store._engine.database._connections._idle\n"
+        "    assert not set(map(id, carried)) & set(map(id, idle))\n"
         "store.close()\n"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "papers"], check=True, timeout=120)

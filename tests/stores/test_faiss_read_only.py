@@ -93,8 +93,8 @@ def test_what_another_process_wrote_and_did_not_close_is_read_too(folder: Path):
 
 def test_a_write_during_a_read_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch):
     store, writer = FaissStore(folder), FaissStore(folder)
-    monkeypatch.setattr(store._database, "_writable", lambda: False)
-    with pytest.raises(StoreError, match="another process wrote while it was read"), store._database.reading():
+    monkeypatch.setattr(store._engine.database, "_writable", lambda: False)
+    with pytest.raises(StoreError, match="another process wrote while it was read"), store._engine.database.reading():
         add(writer, range(1))
     writer.close()
     assert found(store) == "r0 r1"
@@ -102,7 +102,7 @@ def test_a_write_during_a_read_is_noticed(folder: Path, monkeypatch: pytest.Monk
 
 def test_every_read_sees_what_was_written_before_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
     store = FaissStore(folder)
-    monkeypatch.setattr(store._database, "_writable", lambda: False)
+    monkeypatch.setattr(store._engine.database, "_writable", lambda: False)
     assert found(store) == "r0 r1"
     writer = FaissStore(folder)
     writer.delete(["r0"])

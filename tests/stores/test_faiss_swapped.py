@@ -118,7 +118,7 @@ def test_a_write_that_is_under_way_is_not_acknowledged(tmp_path: Path, monkeypat
     service = made(live, "old", 20)
     back_up(service, tmp_path / "later")  # the same store in another state: its files have the same names
     made(other, "new", 60).close()
-    check_place = service._database.check_place
+    check_place = service._engine.database.check_place
     for count in range(1, 5):
         calls = itertools.count(1)
 
@@ -127,7 +127,7 @@ def test_a_write_that_is_under_way_is_not_acknowledged(tmp_path: Path, monkeypat
                 moved_over(live, other)
             check_place()
 
-        monkeypatch.setattr(service._database, "check_place", check)
+        monkeypatch.setattr(service._engine.database, "check_place", check)
         with pytest.raises(StoreError, match="another was put in its place"):
             WRITES["add"](service)
         monkeypatch.undo()

@@ -23,11 +23,11 @@ from cde_rag.errors import ContextMissingError, CorpusError, ModelError
 from cde_rag.indexing.canary import Canary
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.records import Row
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.context_points import read_context, write_context
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_stores import FolderTenants
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")

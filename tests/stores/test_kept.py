@@ -13,9 +13,9 @@ from tiny import tiny_cde_model
 
 from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 
 TEXTS = ["river bank flood", "money bank loan", "river water flood", "credit risk loan"]
 FINGERPRINT = "8f54a6748fa808b59d3aa23db12f7d934b5c08828c97cb0f7687d7f92e7f8ed7"

@@ -17,12 +17,12 @@ from tiny import tiny_cde_model
 from cde_rag import Collection, Record
 from cde_rag.errors import StoreFormatError
 from cde_rag.indexing.upsert import AddReport
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.database import FORMAT, WITHOUT_ANALYZER, WITHOUT_TOKENS
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 FINGERPRINT = "0d3b6850860fc55e7265d06e90998bb08fda67a4fc02c2815d211f3e8f7f235c"

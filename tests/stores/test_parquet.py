@@ -24,10 +24,10 @@ from cde_rag.collection.info import inspect, verify
 from cde_rag.errors import ContextFormatError, StoreError, StoreFormatError
 from cde_rag.model import CDEModel
 from cde_rag.records import Record, Row
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.store import Store
 from cde_rag.transfer import parquet as transfer
 from cde_rag.transfer import parquet_columns
 from cde_rag.transfer.parquet import export_collection, import_collection

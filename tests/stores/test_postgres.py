@@ -32,7 +32,6 @@ from cde_rag.adoption.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_record
 from cde_rag.cli import app
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError, TenantError
 from cde_rag.records import Record, Row
-from cde_rag.stores.base import Store
 from cde_rag.stores.filters import parse
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
@@ -40,6 +39,7 @@ from cde_rag.stores.postgres.address import without_password
 from cde_rag.stores.postgres.pg_names import PgNames
 from cde_rag.stores.postgres.pg_tables import condition
 from cde_rag.stores.postgres.pgvector_index import PgIndex
+from cde_rag.stores.store import Store
 from cde_rag.transfer.backup import back_up
 from cde_rag.transfer.parquet import export_collection, import_collection
 

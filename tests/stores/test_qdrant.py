@@ -24,7 +24,6 @@ from word_scores import point_scores
 
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.records import Record, Row
-from cde_rag.stores.base import Store
 from cde_rag.stores.filters import parse
 from cde_rag.stores.qdrant import QdrantStore, calls, generations, read_context, vector_name, write_context
 from cde_rag.stores.qdrant import store as store_module
@@ -36,6 +35,7 @@ from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
 from cde_rag.stores.qdrant_base.payload import point_id
 from cde_rag.stores.qdrant_base.selection import NONE
+from cde_rag.stores.store import Store
 from cde_rag.stores.text_analysis import ANALYZER, NEWEST
 
 

@@ -18,7 +18,6 @@ from word_scores import Scores, faiss_scores, point_scores
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.records import Record, Row
-from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore, fts_index
 from cde_rag.stores.qdrant import QdrantStore, generations
 from cde_rag.stores.qdrant.manifest_point import load
@@ -26,6 +25,7 @@ from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, weights
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.qdrant_edge import shard_generations as edge_generations
+from cde_rag.stores.store import Store
 from cde_rag.stores.text_analysis import IDENTIFIERS, LONGEST, NEWEST, WORD, stems, visible
 
 ROWS = [row("a", "banks of a river"), row("b", "?"), row("c", "money", "Bank", year=1), row("d", "the river")]

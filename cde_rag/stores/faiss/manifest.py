@@ -9,7 +9,7 @@ from typing import Any
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.faiss.folder import DERIVED
 from cde_rag.stores.faiss.indexing import IndexConfig
-from cde_rag.stores.manifests import Generation, StoredGeneration, StoredManifest, StoreManifest
+from cde_rag.stores.manifests import StoredGeneration, StoredManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +101,6 @@ class FaissManifest(StoredManifest[FaissGeneration]):
         names = {name for state in self.generations for name in (state.context, state.vectors)}
         indexes = [state.index.name for state in self.generations if state.index is not None]
         return names.union(*((name, f"checked-{name}") for name in indexes))
-
-    def public(self) -> StoreManifest:
-        """Return the manifest of the Store interface."""
-        return StoreManifest(self.dim, self.serving.fingerprint, self.active, self.settings)
-
-    def public_generations(self) -> list[Generation]:
-        """Return the generations of the Store interface."""
-        return [
-            Generation(state.number, state.fingerprint, state.number == self.active, state.rows - state.dead)
-            for state in self.generations
-        ]
 
     def to_json(self) -> bytes:
         """Serialise the manifest for storage."""

@@ -15,6 +15,7 @@ from jaxtyping import Int64
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import checksum_of, encodable_ids
+from cde_rag.stores.engine import Version
 from cde_rag.stores.faiss.fts_index import FtsIndex, decoded
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.filter_conditions import Filter
@@ -129,15 +130,15 @@ class Records:
             ORDER BY position LIMIT ?"""
         return self._integers(statement, (after, generation, limit)).tolist()
 
-    def digests(self, generation: int, ids: Sequence[str]) -> dict[str, str]:
-        """Return the digests of those records that have a vector in the generation, by id."""
+    def versions(self, generation: int, ids: Sequence[str]) -> dict[str, Version]:
+        """Return positions and digests of those records that have a vector in the generation, by id."""
         positions = list(self.known_positions(ids).values())
         found = self._connection.execute(
-            """SELECT id, digest FROM records JOIN vectors USING (position)
+            """SELECT id, position, digest FROM records JOIN vectors USING (position)
             WHERE generation = ? AND position IN (SELECT value FROM json_each(?))""",
             (generation, json.dumps(positions)),
         )
-        return {id_.decode(): digest.decode() for id_, digest in found}
+        return {id_.decode(): Version(position, digest.decode()) for id_, position, digest in found}
 
     def vector_rows(self, generation: int, where: Filter) -> Int64[np.ndarray, "rows"]:
         """Return the rows of the vector file whose records match, ascending."""

@@ -1,6 +1,5 @@
 """Reading of one generation: its vectors, without those of deleted records, and the search for the nearest."""
 
-import hashlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,10 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from cde_rag._files import read_file
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import SAMPLE_BLOCKS, Hit, Row
-from cde_rag.stores.checks import check_rows, checksum_of, sample_places
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.indexing import FLAT_ROWS, IndexConfig
@@ -118,23 +115,6 @@ class View:
     vectors: VectorBlocks
     dead: Int64[np.ndarray, "dead"]
 
-    def context(self, generation: int | None) -> bytes:
-        """Return the bytes of a generation's Context; of this one's for None.
-
-        Raises:
-            StoreError: There is no such generation.
-            StoreFormatError: They do not have their checksum.
-            FileNotFoundError: The file is not there.
-        """
-        state = self.state if generation is None else self.manifest.generation(generation)
-        path = self.vectors.path.with_name(state.context)
-        data = read_file(path)
-        found = hashlib.sha256(data).hexdigest()
-        if found != state.context_sha256:
-            wanted = state.context_sha256
-            raise StoreFormatError(f"{path}: expected sha256 {wanted[:16]}…, found {found[:16]}…. Restore a copy.")
-        return data
-
     def stored(self, ids: Sequence[str]) -> list[StoredRecord]:
         """Return the rows of those ids that exist, in the order of the ids, each verified by its checksums."""
         known = self.records.known_positions(ids)
@@ -158,43 +138,18 @@ class View:
                 raise self._damaged(f"the vector and digest of record {stored.row.record.id!r:.80}, found others")
         return found
 
-    def rows_after(self, position: int, where: Filter | None, *, limit: int) -> list[StoredRecord]:
-        """Return the first matching rows after a position, in order of insertion."""
-        return self.at(self.records.positions(where, after=position, limit=limit))
+    def search(
+        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Filter | None
+    ) -> list[list[tuple[int, float]]]:
+        """Return positions and scores of min(k, matching rows) records for each query, best first.
 
-    def sample(self, count: int, seed: int | None) -> list[Row]:
-        """Return up to `count` rows, in blocks spread over the positions; with a seed each from its own position."""
-        last, found = self.records.last_position(), list[StoredRecord]()
-        if seed is not None:
-            for after in sample_places(last, count, seed):
-                found += self.rows_after(max(after, found[-1].position if found else 0), None, limit=1)
-            return [stored.row for stored in found]
-        for block in range(SAMPLE_BLOCKS):
-            after = max(block * last // SAMPLE_BLOCKS, found[-1].position if found else 0)
-            if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):
-                found += self.rows_after(after, None, limit=limit)
-        return [stored.row for stored in found]
-
-    def lacking(self, generation: int, limit: int, after: Row | None) -> list[Row]:
-        """Return up to `limit` rows inserted after a row that have no vector in an inactive generation."""
-        limit = check_rows(limit, "limit")
-        self.manifest.inactive(generation)
-        position = 0 if after is None else self.records.known_positions([after.record.id]).get(after.record.id, 0)
-        return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit, after=position))]
-
-    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Filter | None) -> list[list[Hit]]:
-        """Return min(k, matching rows) hits for each query, best first; equal scores in order of insertion."""
+        Equal scores are in order of insertion.
+        """
         if where is not None:
             kept = self.records.vector_rows(self.state.number, where)
         else:
             kept = np.delete(np.arange(len(self.vectors)), self.dead) if len(self.dead) else None
         return [self._best(query, near, k) for query, near in zip(queries, self._near(queries, k, kept), strict=True)]
-
-    def search_text(self, query: str, k: int, where: Filter | None) -> list[Hit]:
-        """Return up to k records that share a term with a query, best first by BM25."""
-        found = self.records.matching(query, k, where)
-        stored = self.at([position for position, _ in found])
-        return [one.row.hit(score) for one, (_, score) in zip(stored, found, strict=True)]
 
     def _near(
         self, queries: Float32[np.ndarray, "queries dim"], k: int, kept: Int64[np.ndarray, "kept"] | None
@@ -228,15 +183,16 @@ class View:
         """Return True if a filter keeps so few rows that graph or cells may miss them."""
         return count <= len(self.vectors) // 2
 
-    def _best(self, query: Float32[np.ndarray, "dim"], near: Int64[np.ndarray, "rows"], k: int) -> list[Hit]:
+    def _best(
+        self, query: Float32[np.ndarray, "dim"], near: Int64[np.ndarray, "rows"], k: int
+    ) -> list[tuple[int, float]]:
         scores = exact_scores(self.vectors, near, query)
         if len(near) > k:
             last = np.partition(scores, len(near) - k)[len(near) - k]
             near, scores = near[scores >= last], scores[scores >= last]
         positions = self.records.positions_of_rows(self.state.number, near)
         best = np.lexsort((positions, -scores))[:k]
-        found = self.at(positions[best].tolist())
-        return [stored.row.hit(float(scores[place])) for place, stored in zip(best, found, strict=True)]
+        return list(zip(positions[best].tolist(), scores[best].tolist(), strict=True))
 
     def _damaged(self, what: str) -> StoreFormatError:
         return StoreFormatError(f"{self.vectors.path}: expected {what}. Restore a copy.")

@@ -10,16 +10,13 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import StoreError
-from cde_rag.stores.base import Completion, Row
-from cde_rag.stores.checks import check_unit, checksum_of
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
 from cde_rag.stores.files import write_new
 
 _COPIED_AT_ONCE: Final = 2**16  # vectors
-_FILLED_AT_ONCE: Final = 1000  # records
 
 
 class Transaction:
@@ -39,27 +36,6 @@ class Transaction:
         self._check = check
         self.manifest = records.manifest()
 
-    def complete(self, state: FaissGeneration, last: Completion | None) -> None:
-        """Give the records that lack a vector in an inactive generation theirs."""
-        after = 0
-        while last is not None and (lacking := self.records.lacking(state.number, limit=_FILLED_AT_ONCE, after=after)):
-            after = lacking[-1]
-            rows = [stored.row for stored in self.records.stored(self.manifest.active, lacking)]
-            digests, vectors = last(rows)
-            check_unit(vectors, len(rows), self.manifest.dim)
-            self.put_vectors(state.number, lacking, digests, vectors)
-
-    def check_complete(self, state: FaissGeneration) -> None:
-        """Refuse a generation that lacks a record's vector.
-
-        Raises:
-            StoreError: It does.
-        """
-        count, vectors = self.records.count(None), state.rows - state.dead
-        if vectors != count:
-            hint = "Add the others with add_to_generation."
-            raise StoreError(f"Expected a vector for each of {count} records, found {vectors}. {hint}")
-
     def put_vectors(
         self,
         number: int,
@@ -77,11 +53,6 @@ class Transaction:
         lines = zip(positions, range(state.rows, state.rows + len(vectors)), digests, checksums, strict=True)
         self.records.put_vectors(number, lines)
         self.manifest = self.manifest.put(self._appended(state, vectors))
-
-    def unchanged(self, rows: Sequence[Row]) -> list[int]:
-        """Return the positions of those rows that still exist with the digest they had when read."""
-        now = self.records.digests(self.manifest.active, [row.record.id for row in rows])
-        return [place for place, row in enumerate(rows) if now.get(row.record.id) == row.digest]
 
     def mark_deleted(self, number: int, vectors: Sequence[tuple[int, str | None]]) -> None:
         """Mark vectors of a generation as deleted; `vectors` as in `Records.mark_deleted`."""

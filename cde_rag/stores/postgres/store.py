@@ -10,7 +10,8 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Completion, Damage, Hit, ProcessBound, Row
+from cde_rag.stores.base import Completion, Damage, Hit, Row
+from cde_rag.stores.call_by_call import CallByCall
 from cde_rag.stores.checks import (
     check_k,
     check_once,
@@ -46,8 +47,8 @@ from cde_rag.stores.text_analysis import updated
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
 
 
-class PgVectorStore(ProcessBound):
-    """Records, vectors and contexts in PostgreSQL with pgvector. Implements `cde_rag.stores.base.Store`.
+class PgVectorStore(CallByCall):
+    """Records, vectors and contexts in PostgreSQL with pgvector.
 
     `search_text` is BM25 over all records, made in the server from the table `words`: for each word of the query, as
     often as it comes, `idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · l / mean l))`, with `idf = ln(1 + (N − n + 0.5) /

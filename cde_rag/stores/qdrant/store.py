@@ -29,7 +29,7 @@ LOCAL_POINTS: Final = 2000  # more than these are slow in a local folder, which 
 
 
 class QdrantStore(PointStore):
-    """Records, vectors and contexts in a collection of Qdrant. Implements `cde_rag.stores.base.Store`.
+    """Records, vectors and contexts in a collection of Qdrant.
 
     Args:
         client: Client of a server (HTTP or gRPC), or in local mode (`QdrantClient(":memory:")`); the caller closes it.

@@ -32,7 +32,7 @@ class Point(Protocol):
 
 
 @runtime_checkable
-class Found(Point, Protocol):
+class FoundPoint(Point, Protocol):
     """A point that a search found."""
 
     @property
@@ -153,7 +153,7 @@ class Points(Protocol):
         where: Selection,
         exact: bool,
         prefix: int | None,
-    ) -> Sequence[Sequence[Found]]:
+    ) -> Sequence[Sequence[FoundPoint]]:
         """Return up to `limit` points for each query by their vector of that name, best first.
 
         Points found by their first `prefix` dimensions or by codes are rescored by the full vector.
@@ -177,7 +177,7 @@ class Points(Protocol):
         """Remove payload and indexes by which older versions filtered."""
         ...
 
-    def matching(self, words: Sparse, limit: int, *, where: Selection) -> Sequence[Found]:
+    def matching(self, words: Sparse, limit: int, *, where: Selection) -> Sequence[FoundPoint]:
         """Return up to `limit` points with some of these terms, best first by BM25."""
         ...
 

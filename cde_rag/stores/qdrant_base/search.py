@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from cde_rag.stores.base import Hit
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.payload import checked_vector, place_of, read, vector_of
-from cde_rag.stores.qdrant_base.points import Found, Points
+from cde_rag.stores.qdrant_base.points import FoundPoint, Points
 
 _MORE: Final = 16  # points requested beyond k
 _POINTS: Final = 4096  # points of one request, unless one query needs more
@@ -82,7 +82,7 @@ class _PointSearch:
             limit *= 2
         return [hits[number] for number in range(len(queries))]
 
-    def _enough(self, query: Float32[np.ndarray, "dim"], points: Sequence[Found], limit: int) -> list[Hit] | None:
+    def _enough(self, query: Float32[np.ndarray, "dim"], points: Sequence[FoundPoint], limit: int) -> list[Hit] | None:
         """Return the hits; None if points that were not returned could be among them."""
         passing = [point for point in points if self.where.passes(point)]
         scores = self._scores(query, passing)
@@ -94,13 +94,13 @@ class _PointSearch:
                 return None
         return [self._hit(scores[number], passing[number]) for number in best]
 
-    def _scores(self, query: Float32[np.ndarray, "dim"], points: Sequence[Found]) -> list[float]:
+    def _scores(self, query: Float32[np.ndarray, "dim"], points: Sequence[FoundPoint]) -> list[float]:
         matrix = np.empty((len(points), len(query)), np.float32)
         for number, point in enumerate(points):
             matrix[number] = vector_of(point, self.name)
         return (matrix * query.astype(np.float64)).sum(axis=1).tolist()
 
-    def _hit(self, score: float, point: Found) -> Hit:
+    def _hit(self, score: float, point: FoundPoint) -> Hit:
         stored = read(point, self.name, self.points.place)
         checked_vector(point, stored, self.name, self.points.place)
         return stored.row.hit(score)

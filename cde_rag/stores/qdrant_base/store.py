@@ -11,7 +11,8 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, ProcessBound, Row
+from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
+from cde_rag.stores.call_by_call import CallByCall
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode, sample_places
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
@@ -30,8 +31,8 @@ _TRIES: Final = 8  # to read what another process moves meanwhile
 Result = TypeVar("Result")
 
 
-class PointStore(ProcessBound, ABC):
-    """Records, vectors and contexts as points. Half of `cde_rag.stores.base.Store`.
+class PointStore(CallByCall, ABC):
+    """Records, vectors and contexts as points.
 
     Args:
         lock: Lock of all objects of this process that use the store.

@@ -50,7 +50,7 @@ class EdgeIndexConfig:
     hnsw: Hnsw
 
 
-class Engine:
+class EdgeShard:
     """The open shard in `folder`. Safe to use from threads; it can be searched while it is written to or optimized.
 
     Attributes:
@@ -64,7 +64,7 @@ class Engine:
         self.folder = folder
 
     @classmethod
-    def create(cls, folder: Path, sizes: Mapping[str, int], indexing: EdgeIndexConfig) -> "Engine":
+    def create(cls, folder: Path, sizes: Mapping[str, int], indexing: EdgeIndexConfig) -> "EdgeShard":
         """Create a shard with named vectors, and the payload indexes for order and filters.
 
         Args:
@@ -88,7 +88,7 @@ class Engine:
         return engine
 
     @classmethod
-    def load(cls, folder: Path) -> "Engine":
+    def load(cls, folder: Path) -> "EdgeShard":
         """Open an existing shard; writes before a crash are recovered from its log.
 
         Raises:
@@ -97,7 +97,7 @@ class Engine:
         return cls(_guarded(folder, lambda: edge.EdgeShard.load(str(folder))), folder)
 
     @classmethod
-    def load_with(cls, folder: Path, sizes: Mapping[str, int]) -> "Engine":
+    def load_with(cls, folder: Path, sizes: Mapping[str, int]) -> "EdgeShard":
         """Open a shard to which the last of these vectors, full ones and prefixes, were just added, and index them.
 
         Raises:

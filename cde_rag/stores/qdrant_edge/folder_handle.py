@@ -20,7 +20,7 @@ from cde_rag.stores.files import check_folder, check_path, keep_alive, locked
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
 from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 from cde_rag.stores.qdrant_edge.checksums import changed_files, write_checksums
-from cde_rag.stores.qdrant_edge.engine import Engine
+from cde_rag.stores.qdrant_edge.engine import EdgeShard
 from cde_rag.stores.qdrant_edge.shard_generations import MANIFEST, load, save, shard_of
 
 LOCK: Final = "cde.lock"
@@ -44,7 +44,7 @@ class FolderHandle:
         self._users: set[int] = set()
         self._changing = threading.RLock()
         self._process = os.getpid()
-        self._engine: Engine | None = None
+        self._engine: EdgeShard | None = None
         self._lock = contextlib.ExitStack()
         self._opened: tuple[_File | None, ...] | None = None  # what is at the path, as this process left it
 
@@ -81,7 +81,7 @@ class FolderHandle:
             self.check()
             self._users.add(user)
 
-    def open(self, user: int) -> Engine:
+    def open(self, user: int) -> EdgeShard:
         """Return the engine, and open it if necessary.
 
         Raises:
@@ -114,7 +114,7 @@ class FolderHandle:
             save(self.folder, manifest)
             self._opened = self._found()
 
-    def use(self, engine: Engine | None) -> None:
+    def use(self, engine: EdgeShard | None) -> None:
         """Close the engine and use another, or none. The caller holds all locks."""
         with self._changing:
             old, self._engine = self._engine, engine
@@ -162,7 +162,7 @@ class FolderHandle:
     def _found(self) -> "tuple[_File | None, ...]":
         return _file(self.folder / LOCK, content=False), _file(self.folder / MANIFEST, content=True)
 
-    def _close(self, engine: Engine) -> bool:
+    def _close(self, engine: EdgeShard) -> bool:
         """Close an engine, unless it would write into another store; returns True if it was closed."""
         if self._opened != self._found():
             keep_alive(engine)
@@ -170,13 +170,13 @@ class FolderHandle:
         engine.close()
         return True
 
-    def _loaded(self) -> Engine:
+    def _loaded(self) -> EdgeShard:
         shard = shard_of(self.folder, load(self.folder))
         for damage in changed_files(shard, self.checksums, most=_COMPARED):
             raise StoreFormatError(f"{self.folder / damage.where}: {damage.found} Restore a copy.")
         self.checksums.unlink(missing_ok=True)
         fsync_folder(self.folder)
-        return Engine.load(shard)
+        return EdgeShard.load(shard)
 
 
 _File: TypeAlias = tuple[int, ...]

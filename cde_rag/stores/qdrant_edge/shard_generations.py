@@ -20,7 +20,7 @@ from cde_rag.stores.base import Damage
 from cde_rag.stores.files import copy_durably, replace_durably, write_new
 from cde_rag.stores.qdrant_base.point_writes import put_derived
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.qdrant_edge.engine import Engine
+from cde_rag.stores.qdrant_edge.engine import EdgeShard
 from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 
 MANIFEST: Final = "cde.json"
@@ -91,13 +91,13 @@ def shard_of(folder: Path, manifest: PointsManifest) -> Path:
     return folder / "-".join(["shard", *(str(state.number) for state in manifest.generations), *words])
 
 
-def changed_shard(folder: Path, old: PointsManifest, new: PointsManifest) -> Engine:
+def changed_shard(folder: Path, old: PointsManifest, new: PointsManifest) -> EdgeShard:
     """Copy the old manifest's shard, which must not be written to, and give it the new one's named vectors."""
     copy = shard_of(folder, new)
     shutil.rmtree(copy, ignore_errors=True)  # of a call that was interrupted
     copy_durably(shard_of(folder, old), copy)
     fsync_folder(folder)
-    engine = Engine.load(copy)
+    engine = EdgeShard.load(copy)
     points = ShardPoints(engine, str(folder))
     had, has = ({state.fingerprint for state in manifest.generations} for manifest in (old, new))
     for fingerprint in has - had:
@@ -113,7 +113,7 @@ def changed_shard(folder: Path, old: PointsManifest, new: PointsManifest) -> Eng
     if new.prefix is None:
         return engine
     engine.close()
-    return Engine.load_with(copy, {name: size for one in has for name, size in new.sizes(one).items()})
+    return EdgeShard.load_with(copy, {name: size for one in has for name, size in new.sizes(one).items()})
 
 
 def sweep(folder: Path, manifest: PointsManifest) -> None:

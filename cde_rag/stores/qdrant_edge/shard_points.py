@@ -14,7 +14,7 @@ from cde_rag.stores.qdrant_base.points import DerivedData, NewPoint, NewVector
 from cde_rag.stores.qdrant_base.points_manifest import prefix_name
 from cde_rag.stores.qdrant_base.selection import ALL, Selection
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
-from cde_rag.stores.qdrant_edge.engine import FLAGS, Engine
+from cde_rag.stores.qdrant_edge.engine import FLAGS, EdgeShard
 from cde_rag.stores.quantization import prefix_candidates, prefixes
 
 _AT_ONCE: Final = 512  # points read at once
@@ -39,7 +39,7 @@ class ShardPoints:
         search_beam: Candidates of HNSW for each query, at least.
     """
 
-    def __init__(self, engine: Engine, place: str, *, search_beam: int = Hnsw().ef) -> None:
+    def __init__(self, engine: EdgeShard, place: str, *, search_beam: int = Hnsw().ef) -> None:
         self._search_beam = search_beam
         self._engine = engine
         self._handle = place

@@ -26,7 +26,7 @@ from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsM
 from cde_rag.stores.qdrant_base.store import PointStore
 from cde_rag.stores.qdrant_edge import shard_generations
 from cde_rag.stores.qdrant_edge.checksums import changed_files
-from cde_rag.stores.qdrant_edge.engine import EdgeIndexConfig, Engine
+from cde_rag.stores.qdrant_edge.engine import EdgeIndexConfig, EdgeShard
 from cde_rag.stores.qdrant_edge.folder_handle import LOCK, handle_of
 from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 from cde_rag.stores.quantization import check_prefix, prefix_dims
@@ -39,7 +39,7 @@ _users = itertools.count()
 
 
 class QdrantEdgeStore(PointStore):
-    """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
+    """Records, vectors and contexts in the folder `path`.
 
     The first call that needs it opens the folder, and `close` or the end of the last object that uses it closes it;
     in between, other processes are refused.
@@ -91,7 +91,7 @@ class QdrantEdgeStore(PointStore):
             manifest = shard_generations.first(self._folder, dim, fingerprint, context, encoded, self._prefix)
             shard = shard_generations.shard_of(self._folder, manifest)
             shutil.rmtree(shard, ignore_errors=True)  # of a creation that was interrupted
-            self._handle.use(Engine.create(shard, manifest.sizes(fingerprint), self._indexing))
+            self._handle.use(EdgeShard.create(shard, manifest.sizes(fingerprint), self._indexing))
             self._handle.save(manifest)
 
     def exists(self) -> bool:

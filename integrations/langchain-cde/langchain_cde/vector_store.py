@@ -25,9 +25,9 @@ from cde_rag.collection.foreign_documents import restored
 from cde_rag.errors import StoreError, TruncationWarning, adapter_warns
 from cde_rag.records import from_columns
 from cde_rag.search.fusion import marginal_relevance
-from cde_rag.stores.base import Store
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import temporary_store
+from cde_rag.stores.store import Store
 from langchain_cde.documents import document, warn_of_cut_texts
 from langchain_cde.embeddings import CDEEmbeddings
 from langchain_cde.keepers import require_named_space

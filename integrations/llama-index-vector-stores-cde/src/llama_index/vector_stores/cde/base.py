@@ -26,9 +26,9 @@ from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import TruncationWarning, adapter_warns, warn_user
 from cde_rag.search.fusion import CANDIDATES
-from cde_rag.stores.base import Store
 from cde_rag.stores.filters import MAX_VALUES, check_narrows, matches
 from cde_rag.stores.kinds import store_at
+from cde_rag.stores.store import Store
 
 
 class CDEVectorStore(EmbeddingStore):
