@@ -9,7 +9,7 @@ from lives import opened
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError
 from cde_rag.stores.postgres import PgVectorStore
-from cde_rag.stores.postgres.pg_tables import PgTables
+from cde_rag.stores.postgres.tables import PgTables
 
 WAIT_S = 600  # a schedule that does not end by then is stuck
 

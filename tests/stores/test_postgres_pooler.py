@@ -18,7 +18,7 @@ from word_scores import table_scores
 from cde_rag.errors import StoreError
 from cde_rag.readers.pgvector_table import TableColumns, table_records
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
-from cde_rag.stores.postgres.pg_database import PgDatabase
+from cde_rag.stores.postgres.database import PgDatabase
 
 NAMES = itertools.count()
 
@@ -156,7 +156,7 @@ def test_a_table_of_another_application_is_found_by_the_roles_own_path(postgres:
 
 def test_parameters_of_an_index_are_those_of_the_statement(pooled: str, monkeypatch: pytest.MonkeyPatch):
     """Whatever another client set in the session, whose one candidate would not be enough; and for no later one."""
-    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 500)
+    monkeypatch.setattr("cde_rag.stores.postgres.index.LEAST_ROWS", 500)
     store, matrix, queries = PgVectorStore(pooled, name(), index="hnsw"), units(1000, 64), units(20, 64, seed=1)
     created(lambda: store, dim=64)
     store.add([row(str(number), even=number % 2 == 0) for number in range(1000)], matrix, fingerprint=SPACE)

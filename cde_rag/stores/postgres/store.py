@@ -26,11 +26,12 @@ from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest, check_space
 from cde_rag.stores.postgres.address import Address
-from cde_rag.stores.postgres.pg_database import PgDatabase, Result
-from cde_rag.stores.postgres.pg_indexing import build
-from cde_rag.stores.postgres.pg_names import PgNames
-from cde_rag.stores.postgres.pg_search import Plan, by_words, nearest, plan
-from cde_rag.stores.postgres.pg_tables import (
+from cde_rag.stores.postgres.database import PgDatabase, Result
+from cde_rag.stores.postgres.index import PgIndex, build
+from cde_rag.stores.postgres.schema import FORMAT, PgNames
+from cde_rag.stores.postgres.search import Plan, by_words, nearest, plan
+from cde_rag.stores.postgres.security import grant_read, restrict, revoke_read
+from cde_rag.stores.postgres.tables import (
     RECORD,
     PgManifest,
     PgTables,
@@ -38,10 +39,7 @@ from cde_rag.stores.postgres.pg_tables import (
     read_record,
     read_vector,
 )
-from cde_rag.stores.postgres.pg_verification import find_damage
-from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.postgres.row_security import grant_read, restrict, revoke_read
-from cde_rag.stores.postgres.schema import FORMAT
+from cde_rag.stores.postgres.verify import find_damage
 from cde_rag.stores.text_analysis import updated
 
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
@@ -177,9 +175,10 @@ class PgVectorStore(CallByCall):
     def manifest(self) -> StoreManifest:
         """Return the store's manifest."""
         found = self._read(PgTables.manifest)
-        if self._index.kind is not None and found.index != self._index:
+        index = PgIndex.of(found)
+        if self._index.kind is not None and index != self._index:
             raise StoreError(
-                f"{self}: expected a collection with {self._index}, found one with {found.index}. Leave index and "
+                f"{self}: expected a collection with {self._index}, found one with {index}. Leave index and "
                 "quantization out to open it, or change its index with reindex(…)."
             )
         return StoreManifest(found.dim, found.serving.fingerprint, found.active, found.settings)

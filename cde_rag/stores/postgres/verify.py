@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.filter_sql import flatten
-from cde_rag.stores.postgres.pg_postings import live
-from cde_rag.stores.postgres.pg_tables import RECORD, PgTables, field_row, read_record, read_vector
 from cde_rag.stores.postgres.schema import unescaped
+from cde_rag.stores.postgres.tables import RECORD, PgTables, field_row, read_record, read_vector
+from cde_rag.stores.postgres.words import live
 
 
 def find_damage(tables: PgTables) -> Iterator[Damage]:

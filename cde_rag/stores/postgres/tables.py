@@ -19,19 +19,18 @@ from cde_rag.stores.checks import checksum_of, encodable_ids
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
 from cde_rag.stores.manifests import GenerationRow, StoredManifest
-from cde_rag.stores.postgres.pg_names import PgNames
-from cde_rag.stores.postgres.pg_postings import check_postings, postings, sweep
-from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.postgres.schema import (
     FIELD_INDEXES,
     FORMAT,
     FROM_FORMAT_1,
     PREFIX,
     VECTORS,
+    PgNames,
     escaped,
     quoted,
     unescaped,
 )
+from cde_rag.stores.postgres.words import check_postings, postings, sweep
 from cde_rag.stores.text_analysis import TextAnalyzer, analyzer_of, with_newest
 
 RECORD: Final = "r.id, r.title, r.text, r.metadata::text, r.checksum"
@@ -68,7 +67,8 @@ class PgManifest(StoredManifest[GenerationRow]):
     Attributes:
         format: Format of the tables.
         settings: Settings of the collection.
-        index: Settings of the index.
+        index: Kind of the index, or None.
+        quantization: What the index holds, or None.
         places: Place of the record that was inserted last.
         texts: Number of records that have words.
         words: Number of words of all records together.
@@ -79,7 +79,8 @@ class PgManifest(StoredManifest[GenerationRow]):
 
     format: int
     settings: dict[str, Any]
-    index: PgIndex
+    index: str | None
+    quantization: str | None
     places: int
     texts: int
     words: int
@@ -103,9 +104,8 @@ class PgManifest(StoredManifest[GenerationRow]):
             if not isinstance(number, int) or not isinstance(fingerprint, str):
                 raise changed("generations", (number, fingerprint))
             states.append(GenerationRow(number, fingerprint))
-        index = PgIndex(found.pop("index"), found.pop("quantization"))
         kept = {name: value for name, value in found.items() if name in _COLUMNS and name not in ("batches", "dead")}
-        return cls(generations=tuple(states), index=index, **kept)
+        return cls(generations=tuple(states), **kept)
 
     @property
     def analyzer(self) -> TextAnalyzer:

@@ -10,10 +10,9 @@ from cde_rag.stores.base import Hit, Row
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.manifests import GenerationRow
-from cde_rag.stores.postgres.pg_indexing import built, presence
-from cde_rag.stores.postgres.pg_postings import check_postings, live
-from cde_rag.stores.postgres.pg_tables import RECORD, PgManifest, PgTables, condition, read_record, read_score
-from cde_rag.stores.postgres.pgvector_index import PgIndex
+from cde_rag.stores.postgres.index import PgIndex, built, presence
+from cde_rag.stores.postgres.tables import RECORD, PgManifest, PgTables, condition, read_record, read_score
+from cde_rag.stores.postgres.words import check_postings, live
 from cde_rag.stores.text_analysis import K1, B
 
 
@@ -42,14 +41,15 @@ def plan(tables: PgTables, manifest: PgManifest, generation: GenerationRow) -> P
     It holds for one collection and one vector space: in a database that went back to an earlier state the numbers come
     again.
     """
-    there = manifest.index.kind is not None and built(tables, generation.number)
-    due = "" if there or manifest.index.kind is None else f", {presence(generation.number)}"
+    index = PgIndex.of(manifest)
+    there = index.kind is not None and built(tables, generation.number)
+    due = "" if there or index.kind is None else f", {presence(generation.number)}"
     store = "" if manifest.store is None else "store, "
     state = (
         f"SELECT concat_ws(' ', m.tableoid, {store}format, active, g.fingerprint, index, quantization{due}) AS state "  # noqa: S608
         f"FROM {tables.names.manifest} m LEFT JOIN {tables.names.generations} g ON g.number = {generation.number}"
     )
-    return Plan(state, tables.rows(state)[0][0], generation, manifest.dim, manifest.index if there else PgIndex())
+    return Plan(state, tables.rows(state)[0][0], generation, manifest.dim, index if there else PgIndex())
 
 
 def nearest(

@@ -19,8 +19,7 @@ from weakref import WeakKeyDictionary, finalize
 
 from cde_rag.errors import StoreError, StoreFormatError, require
 from cde_rag.stores.postgres.address import checked_name, without_password
-from cde_rag.stores.postgres.pg_names import PgNames
-from cde_rag.stores.postgres.schema import FIELD_INDEXES, FORMAT, TABLES, TOKENS
+from cde_rag.stores.postgres.schema import FIELD_INDEXES, FORMAT, TABLES, TOKENS, PgNames
 
 _CONNECTIONS: Final = 8  # of one store at a time; more threads wait
 _WAIT_S: Final = 10.0  # for one of them
