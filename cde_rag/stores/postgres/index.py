@@ -123,8 +123,8 @@ def build(tables: PgTables, manifest: PgManifest, generation: int) -> None:
     index = PgIndex.of(manifest)
     if index.kind is None or built(tables, generation):
         return
-    if (rows := tables.count(generation)) >= LEAST_ROWS:
-        names = tables.names
+    names = tables.names
+    if (rows := tables.count(names.vectors(generation))) >= LEAST_ROWS:
         tables.run(index.creation(names, generation, manifest.dim, rows))
         tables.run(  # columns without texts and arrays
             f"ANALYZE {names.manifest}, {names.fields}, {names.records} (place, batch), {names.words} (term, batch), "
