@@ -9,7 +9,7 @@ from lives import opened
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError
 from cde_rag.stores.postgres import PgVectorStore
-from cde_rag.stores.postgres.pg_tables import PgTables
+from cde_rag.stores.postgres.engine import PgSession
 
 WAIT_S = 600  # a schedule that does not end by then is stuck
 
@@ -23,14 +23,16 @@ class Suspended(PgVectorStore):
         self.writes = 0
         self.suspended = False
         self.reached, self.woken = threading.Event(), threading.Event()
+        self._unsuspended = self._postgres.write
+        self._postgres.write = self._waiting
 
-    def _write(self, work: Callable[[PgTables], Any]) -> Any:
+    def _waiting(self, work: Callable[[PgSession], Any]) -> Any:
         self.writes += 1
         if self.writes == self._until:
             self.suspended = True
             self.reached.set()
             assert self.woken.wait(WAIT_S)
-        return super()._write(work)
+        return self._unsuspended(work)
 
 
 def suspended(store: Suspended, run: Callable[[Collection], object], meanwhile: Callable[[], object]) -> str:

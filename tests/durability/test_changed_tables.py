@@ -172,7 +172,7 @@ def test_a_collection_that_is_in_such_a_database_is_used_on(
     """Version 0.2 made such databases; a text that it lacks a character for is not added, and nothing is lost."""
     store = PgVectorStore(encoded("LATIN1"), "papers")
     with monkeypatch.context() as patched:
-        patched.setattr("cde_rag.stores.postgres.pg_database._ENCODINGS", ("LATIN1",))
+        patched.setattr("cde_rag.stores.postgres.database._ENCODINGS", ("LATIN1",))
         made = Collection.create(store, stub(0))
     made.add(["Zürich", "an ä"], ids=["ä", "b"])
     assert [found.record.text for found in store.scroll()] == ["Zürich", "an ä"]

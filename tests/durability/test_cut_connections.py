@@ -20,7 +20,7 @@ from suspended import Suspended, suspended
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError
 from cde_rag.stores.postgres import PgVectorStore
-from cde_rag.stores.postgres.pg_tables import PgTables
+from cde_rag.stores.postgres.engine import PgSession
 
 WAIT_S = 600  # a schedule that does not end by then is stuck
 
@@ -178,7 +178,8 @@ def test_a_serialization_failure_is_tried_again(postgres: str, state: str) -> No
     for failures, outcome in ((1, "done"), (4, "done"), (5, "other processes were quicker")):
         tries = list[int]()
 
-        def work(tables: PgTables, tries: list[int] = tries, failures: int = failures) -> str:
+        def work(session: PgSession, tries: list[int] = tries, failures: int = failures) -> str:
+            tables = session.tables
             tries.append(len(tries))
             tables.run(f"UPDATE {tables.names.manifest} SET texts = texts + 1")
             if len(tries) <= failures:
@@ -186,12 +187,12 @@ def test_a_serialization_failure_is_tried_again(postgres: str, state: str) -> No
             return "done"
 
         try:
-            found = store._write(work)
+            found = store._postgres.write(work)
         except StoreError as error:
             found = str(error)
         assert outcome in found
         assert len(tries) == min(failures + 1, 5)
-    (texts,) = store._read(lambda tables: tables.rows(f"SELECT texts FROM {tables.names.manifest}"))
+    (texts,) = store._postgres.database.read(lambda tables: tables.rows(f"SELECT texts FROM {tables.names.manifest}"))
     assert texts == (2,)  # of five and five transactions, two were committed
 
 

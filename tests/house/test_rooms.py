@@ -15,6 +15,7 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "collection": "the package is named for its class, as in `cde_rag.collection.collection.Collection`",
     "config": "each kind of model, and a training run, has one",
     "context": "the package is named for its class",
+    "database": "the connections of FAISS's store and of PostgreSQL's",
     "engine": "each kind of store has one, behind the port of this name",
     "indexing": "of a collection; in FAISS the parameters of its index",
     "model": "the package of the networks; in mteb the class that MTEB calls its model",
@@ -22,6 +23,8 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "qdrant": "a kind of store, and a kind of source that is adopted",
     "search": "of a collection; in qdrant_base the requests that it makes",
     "store": "each kind of store has one",
+    "tables": "of records in files; in PostgreSQL those of a collection",
+    "tenants": "of a collection; in PostgreSQL a schema for each",
 }
 SHARED_CLASSES = {  # why two may have it
     "CDERetriever": "Haystack's and LangChain's name for ours, each in a distribution of its own",

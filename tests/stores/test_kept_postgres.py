@@ -74,7 +74,7 @@ def test_it_is_read_without_tokens_which_the_first_write_adds(kept: PgVectorStor
 
 def test_a_long_read_keeps_no_writer_waiting(kept: PgVectorStore, monkeypatch: pytest.MonkeyPatch):
     """To add the tokens it would have to wait for the reader, and further readers for it; a later write adds them."""
-    monkeypatch.setattr("cde_rag.stores.postgres.pg_database._LOCK_WAIT_MS", 100)
+    monkeypatch.setattr("cde_rag.stores.postgres.database._LOCK_WAIT_MS", 100)
     with psycopg.connect(kept.dsn) as connection:
         connection.execute(f"SELECT FROM {kept.name}.manifest".encode())
         kept.add([row("c")], EXACT[2:3], fingerprint=SPACE)

@@ -36,9 +36,9 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.postgres.address import without_password
-from cde_rag.stores.postgres.pg_names import PgNames
-from cde_rag.stores.postgres.pg_tables import condition
-from cde_rag.stores.postgres.pgvector_index import PgIndex
+from cde_rag.stores.postgres.index import PgIndex
+from cde_rag.stores.postgres.schema import PgNames
+from cde_rag.stores.postgres.tables import condition
 from cde_rag.stores.store import Store
 from cde_rag.transfer.backup import back_up
 from cde_rag.transfer.parquet import export_collection, import_collection
@@ -346,7 +346,7 @@ def test_row_level_security_of_a_collection_that_is_there(postgres: str):
 def test_an_index_finds_nearly_all_with_exact_scores(
     postgres: str, monkeypatch: pytest.MonkeyPatch, index: str, quantization: str | None
 ):
-    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 500)
+    monkeypatch.setattr("cde_rag.stores.postgres.index.LEAST_ROWS", 500)
     store = created(lambda: PgVectorStore(postgres, name(), index=index, quantization=quantization), dim=64)
     matrix, queries = units(1000, 64), units(20, 64, seed=1)
     rows = [row(str(number), even=number % 2 == 0, rare=number == 7) for number in range(1000)]
@@ -429,7 +429,7 @@ def indexed(store: PgVectorStore, generation: int) -> bool:
 @pytest.mark.parametrize("index", ["hnsw", "ivfflat"])
 def test_an_index_is_built_when_loading_ends(postgres: str, monkeypatch: pytest.MonkeyPatch, index: str):
     """Searches find the same before and after, also those of an object that searched before."""
-    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 50)
+    monkeypatch.setattr("cde_rag.stores.postgres.index.LEAST_ROWS", 50)
     store = PgVectorStore(postgres, name(), index=index)
     created(lambda: store)
     other, matrix, queries = PgVectorStore(postgres, store.name), units(120), units(5, seed=1)
@@ -463,7 +463,7 @@ def test_an_index_is_built_when_loading_ends(postgres: str, monkeypatch: pytest.
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_an_import_builds_one_index(postgres: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """None of the generation that is only there while it is unfinished."""
-    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 20)
+    monkeypatch.setattr("cde_rag.stores.postgres.index.LEAST_ROWS", 20)
     papers = Collection.create(
         f"{tmp_path}/papers.faiss", ContextualEmbedder.from_corpus(["a river"] * 40, context_size=4)
     )
@@ -1004,7 +1004,7 @@ def own_server(open_folder: Path) -> Iterator[OwnServer]:
 
 
 def test_an_index_is_that_of_the_collection_and_changed_by_reindex(postgres: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 10)
+    monkeypatch.setattr("cde_rag.stores.postgres.index.LEAST_ROWS", 10)
     dice, dim, space = np.random.default_rng(0), 64, "1" * 64
     vectors = dice.normal(size=(50, dim)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

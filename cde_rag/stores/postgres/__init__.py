@@ -7,6 +7,6 @@ it. No call depends on the state of a session, so that a transaction pooler may 
 """
 
 from cde_rag.stores.postgres.store import PgVectorStore
-from cde_rag.stores.postgres.tenant_schemas import PgTenants
+from cde_rag.stores.postgres.tenants import PgTenants
 
 __all__ = ["PgTenants", "PgVectorStore"]

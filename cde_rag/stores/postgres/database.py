@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from weakref import WeakKeyDictionary, finalize
 
 from cde_rag.errors import StoreError, StoreFormatError, require
+from cde_rag.stores.engine import Result
 from cde_rag.stores.postgres.address import checked_name, without_password
-from cde_rag.stores.postgres.pg_names import PgNames
-from cde_rag.stores.postgres.schema import FIELD_INDEXES, FORMAT, TABLES, TOKENS
+from cde_rag.stores.postgres.schema import FIELD_INDEXES, FORMAT, TABLES, TOKENS, PgNames
+from cde_rag.stores.postgres.tables import PgTables
 
 _CONNECTIONS: Final = 8  # of one store at a time; more threads wait
 _WAIT_S: Final = 10.0  # for one of them
@@ -29,8 +30,6 @@ _PREPARED_AFTER: Final = 5  # executions of a statement, psycopg's default
 _ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of databases that hold any text
 _TRIES: Final = 5  # of a transaction that the server rolled back for the sake of another
 _OLDEST: Final = (0, 8)  # pgvector with iterative scans
-
-Result = TypeVar("Result")
 
 
 class _AgainError(StoreError):
@@ -112,7 +111,7 @@ class PgDatabase:
             )
             return [name for (name,) in found]
 
-    def create(self, fill: Callable[[Any, PgNames], None]) -> None:
+    def create(self, fill: Callable[[PgTables], None]) -> None:
         """Make the schema with empty tables, and fill them in the same transaction.
 
         Raises:
@@ -132,15 +131,15 @@ class PgDatabase:
                 if there is None:
                     connection.execute(f"CREATE SCHEMA {names.schema}")
                 connection.execute((TABLES + FIELD_INDEXES).format(schema=names.schema))
-                fill(connection, names)
+                fill(PgTables(connection, names))
                 self.forget()
         except StoreError as error:
             if isinstance(error.__cause__, duplicates):  # another process was quicker
                 raise StoreError(taken) from error
             raise
 
-    def read(self, work: Callable[[Any, PgNames], Result]) -> Result:
-        """Call `work` with a connection in a transaction that sees one state and writes nothing.
+    def read(self, work: Callable[[PgTables], Result]) -> Result:
+        """Call `work` with the tables in a transaction that sees one state and writes nothing.
 
         A reader follows to another collection of the same name.
 
@@ -150,23 +149,29 @@ class PgDatabase:
         """
         return self._tried(partial(self._once, work, reading=True))
 
-    def glance(self, work: Callable[[Any, PgNames], Result]) -> Result | None:
-        """Call `work`, whose statements need not see one state, with a connection outside of any transaction.
+    def glance(self, work: Callable[[PgTables], Result]) -> Result | None:
+        """Call `work`, whose statements need not see one state, with the tables outside of any transaction.
 
         Returns:
-            What it returns, or None where a table was dropped meanwhile.
+            Its result, or None if it raised an error or a table was dropped meanwhile: a transaction tells why.
 
         Raises:
             StoreError: No connection.
         """
         try:
             with self._connection() as connection, self._repeatable(connection):
-                return work(connection, self._prepare(connection))
+                tables = PgTables(connection, self._prepare(connection))
+                try:
+                    return work(tables)
+                except self._psycopg.Error:
+                    raise
+                except Exception:  # noqa: BLE001  # of any kind
+                    return None
         except _AgainError:
             return None
 
-    def write(self, work: Callable[[Any, PgNames], Result]) -> Result:
-        """Call `work` with a connection in a transaction that excludes other writers of the collection.
+    def write(self, work: Callable[[PgTables], Result]) -> Result:
+        """Call `work` with the tables in a transaction that excludes other writers of the collection.
 
         Raises:
             StoreError: There is no collection, or another one than the first call of this object found; no connection;
@@ -238,7 +243,7 @@ class PgDatabase:
         except _ChangedError as error:
             raise self._changed(error.__cause__ or error) from error
 
-    def _once(self, work: Callable[[Any, PgNames], Result], *, reading: bool, tokens: bool = True) -> Result:
+    def _once(self, work: Callable[[PgTables], Result], *, reading: bool, tokens: bool = True) -> Result:
         """Call `work` in a transaction; `tokens` refuses to write without them."""
         levels = self._psycopg.IsolationLevel
         with self._connection() as connection:
@@ -250,7 +255,7 @@ class PgDatabase:
                     stack.enter_context(connection.transaction())
                 if self._begin(connection, names, reading=reading) is None and tokens and not reading:
                     raise _TokensError
-                return work(connection, names)
+                return work(PgTables(connection, names))
 
     def _begin(self, connection: Any, names: PgNames, *, reading: bool) -> str | None:
         """Read the manifest's row, lock it against other writers, and check its format and the collection's id.

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.postgres.pg_names import PgNames
-from cde_rag.stores.postgres.schema import FORMAT
+from cde_rag.stores.postgres.schema import FORMAT, PgNames
 
 _ARRAY: Final = struct.Struct(">5i")  # dimensions, NULLs, type of the elements, their number, number of the first
 _INT8, _INT4 = 20, 23

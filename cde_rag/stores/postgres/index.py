@@ -8,7 +8,8 @@ quantization half (16 bits a dimension) or binary (one bit), of what the index h
 
 from typing import Final, NamedTuple
 
-from cde_rag.stores.postgres.pg_names import PgNames
+from cde_rag.stores.postgres.schema import PgNames
+from cde_rag.stores.postgres.tables import PgManifest, PgTables
 
 LEAST_ROWS: Final = 10_000  # below, every vector is compared
 _CANDIDATES: Final = {None: 2, "half": 2, "binary": 8}  # for each hit that is wanted
@@ -28,6 +29,11 @@ class PgIndex(NamedTuple):
 
     kind: str | None = None
     quantization: str | None = None
+
+    @classmethod
+    def of(cls, manifest: PgManifest) -> "PgIndex":
+        """Return the settings of a collection."""
+        return cls(manifest.index, manifest.quantization)
 
     def check(self, dim: int | None = None) -> "PgIndex":
         """Refuse settings that pgvector does not have.
@@ -97,3 +103,30 @@ class PgIndex(NamedTuple):
                 return f"{names.pgvector('binary_quantize')}(vector)::bit({dim})"
             case _:
                 return "vector"
+
+
+def presence(generation: int) -> str:
+    """Return the SQL for the presence of a generation's index, next to the manifest `m`."""
+    return (
+        "EXISTS (SELECT FROM pg_class i JOIN pg_class t USING (relnamespace) "
+        f"WHERE t.oid = m.tableoid AND i.relname = 'nearest_{generation}')"
+    )
+
+
+def built(tables: PgTables, generation: int) -> bool:
+    """Return True if a generation has its index."""
+    return tables.rows(f"SELECT {presence(generation)} FROM {tables.names.manifest} m")[0][0]  # noqa: S608
+
+
+def build(tables: PgTables, manifest: PgManifest, generation: int) -> None:
+    """Build the index of a generation unless it is there or the generation small, and count for the planner."""
+    index = PgIndex.of(manifest)
+    if index.kind is None or built(tables, generation):
+        return
+    names = tables.names
+    if (rows := tables.count(names.vectors(generation))) >= LEAST_ROWS:
+        tables.run(index.creation(names, generation, manifest.dim, rows))
+        tables.run(  # columns without texts and arrays
+            f"ANALYZE {names.manifest}, {names.fields}, {names.records} (place, batch), {names.words} (term, batch), "
+            f"{names.vectors(generation)} (place)"
+        )

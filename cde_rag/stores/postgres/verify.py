@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.filter_sql import flatten
-from cde_rag.stores.postgres.pg_postings import live
-from cde_rag.stores.postgres.pg_tables import RECORD, PgTables, field_row, read_record, read_vector
 from cde_rag.stores.postgres.schema import unescaped
+from cde_rag.stores.postgres.tables import RECORD, PgTables, field_row, read_record, read_vector
+from cde_rag.stores.postgres.words import live
 
 
 def find_damage(tables: PgTables) -> Iterator[Damage]:
@@ -23,15 +23,15 @@ def find_damage(tables: PgTables) -> Iterator[Damage]:
         else f"term, place, times FROM {of.words}"
     )
     words = sum(map(hash, tables.stream(f"SELECT {entries}")))
-    for row in tables.stream(f"SELECT {RECORD}, place FROM {of.records} r"):  # noqa: S608
+    for row in tables.stream(f"SELECT place, {RECORD} FROM {of.records} r"):  # noqa: S608
         try:
-            record = read_record(*row[:-1])
+            record = read_record(*row[1:])
         except StoreFormatError as error:
-            yield Damage(row[0], str(error))
+            yield Damage(row[1], str(error))
             continue
-        fields -= sum(hash(field_row(row[-1], one)) for one in flatten(record.metadata))
+        fields -= sum(hash(field_row(row[0], one)) for one in flatten(record.metadata))
         words -= sum(
-            hash((term, row[-1], times)) for term, times in Counter(manifest.analyzer.record_terms(record)).items()
+            hash((term, row[0], times)) for term, times in Counter(manifest.analyzer.record_terms(record)).items()
         )
     if fields:
         yield Damage("fields", "Expected the metadata of the records, found other. Write it with update_metadata.")

@@ -6,8 +6,8 @@ one role, which costs nothing: PostgreSQL drops the condition when it plans. The
 bypass policies.
 """
 
-from cde_rag.stores.postgres.pg_tables import PgTables
 from cde_rag.stores.postgres.schema import quoted
+from cde_rag.stores.postgres.tables import PgTables
 
 _TABLES = "SELECT relname::text FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'"
 

@@ -4,9 +4,9 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from itertools import islice
+from itertools import count, islice
 from types import NoneType
 from typing import Any, Final
 
@@ -16,24 +16,25 @@ from jaxtyping import Float32
 from cde_rag.errors import CorpusError, StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import checksum_of, encodable_ids
+from cde_rag.stores.engine import Placed, Version
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
 from cde_rag.stores.manifests import GenerationRow, StoredManifest
-from cde_rag.stores.postgres.pg_names import PgNames
-from cde_rag.stores.postgres.pg_postings import check_postings, postings, sweep
-from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.postgres.schema import (
     FIELD_INDEXES,
     FORMAT,
     FROM_FORMAT_1,
     PREFIX,
     VECTORS,
+    PgNames,
     escaped,
     quoted,
     unescaped,
 )
+from cde_rag.stores.postgres.words import check_postings, postings, sweep
 from cde_rag.stores.text_analysis import TextAnalyzer, analyzer_of, with_newest
 
+ALL: Final = Condition("TRUE", ())
 RECORD: Final = "r.id, r.title, r.text, r.metadata::text, r.checksum"
 _AT_ONCE: Final = 1000  # records whose words are made anew together
 _LONGEST_ID: Final = 2000  # bytes; an index of PostgreSQL takes 2 704
@@ -63,29 +64,31 @@ _DIALECT: Final = Dialect(
 
 @dataclass(frozen=True, slots=True)
 class PgManifest(StoredManifest[GenerationRow]):
-    """The manifest's row and the generations.
+    """The manifest's row and the generations; equal where searches by vectors are the same.
 
     Attributes:
         format: Format of the tables.
         settings: Settings of the collection.
-        index: Settings of the index.
+        index: Kind of the index, or None.
+        quantization: What the index holds, or None.
+        store: Random id of the collection; None in one of version 0.2 that was not written since.
         places: Place of the record that was inserted last.
         texts: Number of records that have words.
         words: Number of words of all records together.
         run: Number of the run that had the lease last.
-        store: Random id of the collection; None in one of version 0.2 that was not written since.
         lease: Random token of the run that had the lease last; None in one of version 0.2, or before the first.
     """
 
     format: int
     settings: dict[str, Any]
-    index: PgIndex
-    places: int
-    texts: int
-    words: int
-    run: int
+    index: str | None
+    quantization: str | None
     store: str | None
-    lease: str | None
+    places: int = field(compare=False)
+    texts: int = field(compare=False)
+    words: int = field(compare=False)
+    run: int = field(compare=False)
+    lease: str | None = field(compare=False)
 
     @classmethod
     def read(cls, row: str, generations: str) -> "PgManifest":
@@ -103,9 +106,8 @@ class PgManifest(StoredManifest[GenerationRow]):
             if not isinstance(number, int) or not isinstance(fingerprint, str):
                 raise changed("generations", (number, fingerprint))
             states.append(GenerationRow(number, fingerprint))
-        index = PgIndex(found.pop("index"), found.pop("quantization"))
         kept = {name: value for name, value in found.items() if name in _COLUMNS and name not in ("batches", "dead")}
-        return cls(generations=tuple(states), index=index, **kept)
+        return cls(generations=tuple(states), **kept)
 
     @property
     def analyzer(self) -> TextAnalyzer:
@@ -115,7 +117,7 @@ class PgManifest(StoredManifest[GenerationRow]):
 
 def condition(where: Filter | None, names: PgNames) -> Condition:
     """Translate a filter to SQL on the column `place`."""
-    return Condition("TRUE", ()) if where is None else replace(_DIALECT, fields=names.fields).condition(where)
+    return ALL if where is None else replace(_DIALECT, fields=names.fields).condition(where)
 
 
 def read_record(id_: str, title: str, text: str, metadata: str, checksum: bytes) -> Record:
@@ -203,6 +205,14 @@ class PgTables:
         """Execute a statement; returns the number of rows that it changed."""
         return self._connection.execute(sql, parameters).rowcount
 
+    def copy(self, kind: str, rows: Iterable[tuple[Any, ...]], table: str | None = None) -> None:
+        """Load rows by binary COPY."""
+        sql = f"COPY {table or self.names.table(kind)} FROM STDIN (FORMAT BINARY)"
+        with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
+            copy.set_types(_TYPES[kind])
+            for row in rows:
+                copy.write_row(row)
+
     def manifest(self) -> PgManifest:
         """Read the manifest.
 
@@ -215,15 +225,6 @@ class PgTables:
             f"FROM {self.names.generations}) FROM {self.names.manifest} m"
         )
         return PgManifest.read(*found[0])
-
-    def put_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replace the settings."""
-        encoded = json.dumps(settings, ensure_ascii=False)
-        self.run(f"UPDATE {self.names.manifest} SET settings = %s", encoded)  # noqa: S608
-
-    def count(self, generation: int) -> int:
-        """Return the number of vectors of a generation."""
-        return self.rows(f"SELECT count(*) FROM {self.names.vectors(generation)}")[0][0]  # noqa: S608
 
     def begin(self, number: int, fingerprint: str, context: bytes, dim: int) -> None:
         """Make an empty generation."""
@@ -248,14 +249,51 @@ class PgTables:
         """Let a role see all rows of a table with row-level security; the policy has the role's name."""
         self.run(f"CREATE POLICY {quoted(role)} ON {table} FOR SELECT TO {quoted(role)} USING (true)")
 
-    def places(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the places of those ids that exist."""
-        wanted = [escaped(id_) for id_ in encodable_ids(ids)]
-        found = self.rows(f"SELECT id, place FROM {self.names.records} WHERE id = ANY(%s)", wanted)  # noqa: S608
-        for id_, place in found:
-            if not isinstance(id_, str) or not isinstance(place, int):
-                raise changed("records", (id_, place))
-        return {unescaped(id_): place for id_, place in found}
+    def count(self, table: str, where: Condition = ALL) -> int:
+        """Count the rows of a table for which a condition holds."""
+        return self.rows(f"SELECT count(*) FROM {table} WHERE {where.sql}", *where.parameters)[0][0]  # noqa: S608
+
+    def found(self, manifest: PgManifest, sql: str, *parameters: Any) -> list[Placed]:
+        """Return records with the digests of their vectors in the active generation, and their places.
+
+        Args:
+            manifest: Names the generation, and the collection.
+            sql: The rest of the statement after `FROM records r LEFT JOIN vectors a USING (place)`.
+            parameters: Parameters of it.
+        """
+        every = self.rows(
+            f"SELECT place, coalesce(a.digest, ''), {RECORD} FROM {self.names.records} r "  # noqa: S608
+            f"LEFT JOIN {self.names.vectors(manifest.active)} a USING (place) {sql}",
+            *parameters,
+        )
+        for place, digest, *_ in every:
+            if not _are(int, place) or not _are(str, digest):
+                raise changed("records.place, vectors.digest", (place, digest))
+        store = manifest.store or ""
+        return [Placed((place, store), Row(read_record(*record), digest)) for place, digest, *record in every]
+
+    def versions(self, generation: int, ids: Iterable[str]) -> dict[str, Version]:
+        """Return the places and digests of those ids that exist; "" without a vector in the generation."""
+        found = self.rows(
+            f"SELECT id, place, coalesce(digest, '') FROM {self.names.records} "  # noqa: S608
+            f"LEFT JOIN {self.names.vectors(generation)} USING (place) WHERE id = ANY(%s)",
+            wanted(ids),
+        )
+        for id_, place, digest in found:
+            if not _are(str, id_, digest) or not _are(int, place):
+                raise changed("records", (id_, place, digest))
+        return {unescaped(id_): Version(place, digest) for id_, place, digest in found}
+
+    def vectors(self, generation: int, ids: Iterable[str]) -> dict[str, Float32[np.ndarray, " dim"]]:
+        """Return the vectors of those ids that have one in a generation."""
+        found = self.rows(
+            f"SELECT id, v.* FROM ({self.vector_rows(generation)}) v JOIN {self.names.records} USING (place) "  # noqa: S608
+            "WHERE id = ANY(%s)",
+            wanted(ids),
+        )
+        if not _are(str, *(id_ for id_, *_ in found)):
+            raise changed("records.id", found[0][0])
+        return {unescaped(id_): read_vector(*row) for id_, *row in found}
 
     def put(self, records: Sequence[tuple[Record, str]], manifest: PgManifest) -> list[int]:
         """Insert records, or replace those of the same id; returns their places.
@@ -274,34 +312,43 @@ class PgTables:
                 raise CorpusError(
                     f"Record {record.id!a:.80}: expected an id of at most {_LONGEST_ID} bytes in PostgreSQL."
                 )
-        there = self.places(record.id for record, _ in records)
-        gone = self._remove(list(there.values()))
-        inserted = len(records) - len(there)
-        numbers = iter(range(manifest.places + 1, manifest.places + 1 + inserted))
-        placed = [there.get(record.id) or next(numbers) for record, _ in records]
+        there = self.versions(manifest.active, (record.id for record, _ in records))
+        gone = self._remove([version.key for version in there.values()])
+        numbers = count(manifest.places + 1)
+        placed = [there[record.id].key if record.id in there else next(numbers) for record, _ in records]
         words = [Counter(manifest.analyzer.record_terms(record)) for record, _ in records]
-        ((batch,),) = self.rows(
-            f"UPDATE {self.names.manifest} SET places = places + %s, batches = batches + 1 RETURNING batches",  # noqa: S608
-            inserted,
-        )
+        inserted, lengths = len(records) - len(there), [counted.total() for counted in words]
+        batch, sweeping = self._count(lengths, gone, inserted=inserted, written=1)
         self.copy(
             "records",
-            (_record_row(place, *one, count, batch) for place, one, count in zip(placed, records, words, strict=True)),
+            (
+                _record_row(place, *one, length, batch)
+                for place, one, length in zip(placed, records, lengths, strict=True)
+            ),
         )
-        self._put_fields(zip(placed, (record.metadata for record, _ in records), strict=True))
+        self._put_fields(zip(placed, (metadata for _, metadata in records), strict=True))
         self.copy("words", postings(batch, placed, words))
-        self._count([count.total() for count in words], gone)
+        if sweeping:
+            self._sweep()
         return placed
 
-    def put_metadata(self, place: int, record: Record, metadata: str) -> None:
-        """Replace the metadata of a record."""
-        checksum = checksum_of(escaped(record.id), escaped(record.title), escaped(record.text), metadata)
-        self.run(
-            f"UPDATE {self.names.records} SET metadata = %s, checksum = %s WHERE place = %s",  # noqa: S608
-            *(metadata, checksum, place),
+    def put_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Replace the metadata, in JSON, of records by id. An unknown id raises `KeyError`."""
+        found = self.rows(
+            f"SELECT place, {RECORD} FROM {self.names.records} r WHERE id = ANY(%s)",  # noqa: S608
+            wanted(metadata),
         )
-        self.run(f"DELETE FROM {self.names.fields} WHERE place = %s", place)  # noqa: S608
-        self._put_fields([(place, record.metadata)])
+        records = {record.id: (place, record) for place, record in ((row[0], read_record(*row[1:])) for row in found)}
+        rows = [(*records[id_], new) for id_, new in metadata.items()]
+        places = [place for place, _, _ in rows]
+        self.run(
+            f"UPDATE {self.names.records} r SET metadata = new.metadata::json, checksum = new.checksum "  # noqa: S608
+            "FROM unnest(%s::bigint[], %s::text[], %s::bytea[]) AS new (place, metadata, checksum) "
+            "WHERE r.place = new.place",
+            *(places, [new for *_, new in rows], [checksum_of(*_columns(record, new)) for _, record, new in rows]),
+        )
+        self.run(f"DELETE FROM {self.names.fields} WHERE place = ANY(%s)", places)  # noqa: S608
+        self._put_fields((place, new) for place, _, new in rows)
 
     def delete(self, places: Sequence[int], manifest: PgManifest) -> None:
         """Remove records, and their vectors of all generations.
@@ -310,7 +357,9 @@ class PgTables:
             StoreFormatError: The collection is of format 1.
         """
         check_postings(manifest.format)
-        self._count([], self._remove(places))
+        _, sweeping = self._count([], self._remove(places))
+        if sweeping:
+            self._sweep()
         for state in manifest.generations:
             self.run(f"DELETE FROM {self.names.vectors(state.number)} WHERE place = ANY(%s)", list(places))  # noqa: S608
 
@@ -318,7 +367,8 @@ class PgTables:
         self, generation: int, places: Sequence[int], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> None:
         """Write or replace vectors of a generation."""
-        self.run(f"DELETE FROM {self.names.vectors(generation)} WHERE place = ANY(%s)", list(places))  # noqa: S608
+        table = self.names.vectors(generation)
+        self.run(f"DELETE FROM {table} WHERE place = ANY(%s)", list(places))  # noqa: S608
         rows = zip(places, digests, np.ascontiguousarray(vectors), strict=True)
         self.copy(
             "vectors",
@@ -326,36 +376,22 @@ class PgTables:
                 (place, digest, vector_bytes(vector), _vector_row_checksum(place, digest, vector))
                 for place, digest, vector in rows
             ),
-            self.names.vectors(generation),
+            table,
+        )
+
+    def drop_stale(self, generation: int, places: Sequence[int], digests: Sequence[str]) -> None:
+        """Remove the vectors of records in a generation that were made from another digest."""
+        self.run(
+            f"DELETE FROM {self.names.vectors(generation)} old "  # noqa: S608
+            "USING unnest(%s::bigint[], %s::text[]) AS new (place, digest) "
+            "WHERE old.place = new.place AND old.digest != new.digest",
+            *(places, digests),
         )
 
     def vector_rows(self, generation: int) -> str:
-        """Return the SQL that selects the rows of a generation for `read_vector`."""
+        """Return the SQL that selects the rows `v` of a generation for `read_vector`."""
         sent = self.names.pgvector("vector_send")
-        return f"SELECT place, digest, {sent}(vector), checksum FROM {self.names.vectors(generation)}"  # noqa: S608
-
-    def copy(self, kind: str, rows: Iterable[tuple[Any, ...]], table: str | None = None) -> None:
-        """Load rows by binary COPY."""
-        sql = f"COPY {table or self.names.table(kind)} FROM STDIN (FORMAT BINARY)"
-        with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
-            copy.set_types(_TYPES[kind])
-            for row in rows:
-                copy.write_row(row)
-
-    def found(self, generation: int, sql: str, *parameters: Any) -> list[Row]:
-        """Return records with the digests of their vectors in the active generation.
-
-        Args:
-            generation: Number of the active generation.
-            sql: The rest of the statement after `FROM records r LEFT JOIN vectors a USING (place)`.
-            parameters: Parameters of it.
-        """
-        every = self.rows(
-            f"SELECT {RECORD}, coalesce(a.digest, '') FROM {self.names.records} r "  # noqa: S608
-            f"LEFT JOIN {self.names.vectors(generation)} a USING (place) {sql}",
-            *parameters,
-        )
-        return [Row(read_record(*row[:-1]), row[-1]) for row in every]
+        return f"SELECT place, digest, {sent}(vector), v.checksum FROM {self.names.vectors(generation)} v"  # noqa: S608
 
     def put_words(self) -> None:
         """Make the words of all records anew, with the newest analyzer, and the tables in the newest format."""
@@ -370,11 +406,11 @@ class PgTables:
             *(json.dumps(settings, ensure_ascii=False), FORMAT),
         )
         self.run(f"TRUNCATE {self.names.words}")
-        every = self.every_record()
+        every = self.stream(f"SELECT place, {RECORD} FROM {self.names.records} r")  # noqa: S608
         while part := list(islice(every, _AT_ONCE)):
-            places = [place for place, _ in part]
-            words = [Counter(analyzer_of(settings).record_terms(record)) for _, record in part]
-            lengths = [count.total() for count in words]
+            places = [row[0] for row in part]
+            words = [Counter(analyzer_of(settings).record_terms(read_record(*row[1:]))) for row in part]
+            lengths = [counted.total() for counted in words]
             self.copy("words", postings(batch, places, words))
             self.run(
                 f"UPDATE {self.names.records} r SET length = new.length, batch = %s "  # noqa: S608
@@ -383,16 +419,14 @@ class PgTables:
             )
             self._count(lengths, [])
 
-    def every_record(self) -> Iterator[tuple[int, Record]]:
-        """Yield all records with their places; they stay on the server until they are read."""
-        for row in self.stream(f"SELECT {RECORD}, place FROM {self.names.records} r"):  # noqa: S608
-            yield row[-1], read_record(*row[:-1])
-
-    def _put_fields(self, metadata: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
-        self.copy("fields", (field_row(place, one) for place, found in metadata for one in flatten(found)))
+    def _put_fields(self, metadata: Iterable[tuple[int, str]]) -> None:
+        """Load the rows of metadata, given as JSON by place."""
+        self.copy("fields", (field_row(place, one) for place, data in metadata for one in flatten(json.loads(data))))
 
     def _remove(self, places: Sequence[int]) -> list[int]:
         """Remove records and their fields; returns their lengths in words."""
+        if not places:
+            return []
         self.run(f"DELETE FROM {self.names.fields} WHERE place = ANY(%s)", list(places))  # noqa: S608
         gone = f"DELETE FROM {self.names.records} WHERE place = ANY(%s) RETURNING length"  # noqa: S608
         lengths = [length for (length,) in self.rows(gone, list(places))]
@@ -400,16 +434,24 @@ class PgTables:
             raise changed("records.length", lengths)
         return lengths
 
-    def _count(self, new: Sequence[int], gone: Sequence[int]) -> None:
-        """Count records that came and went, by their lengths, and remove dead entries of words if they are many."""
-        ((many,),) = self.rows(
-            f"UPDATE {self.names.manifest} SET texts = texts + %s, words = words + %s, dead = dead + %s "  # noqa: S608
-            "RETURNING dead > words",
-            *(np.count_nonzero(new) - np.count_nonzero(gone), sum(new) - sum(gone), sum(gone)),
+    def _count(
+        self, new: Sequence[int], gone: Sequence[int], *, inserted: int = 0, written: int = 0
+    ) -> tuple[int, bool]:
+        """Count records that came and went, by their lengths in words.
+
+        Returns:
+            Number of the write, and whether dead entries of words are many.
+        """
+        ((batch, many),) = self.rows(
+            f"UPDATE {self.names.manifest} SET places = places + %s, batches = batches + %s, "  # noqa: S608
+            "texts = texts + %s, words = words + %s, dead = dead + %s RETURNING batches, dead > words",
+            *(inserted, written, np.count_nonzero(new) - np.count_nonzero(gone), sum(new) - sum(gone), sum(gone)),
         )
-        if many:
-            self.run(sweep(self.names))
-            self.run(f"UPDATE {self.names.manifest} SET dead = 0")  # noqa: S608
+        return batch, many
+
+    def _sweep(self) -> None:
+        self.run(sweep(self.names))
+        self.run(f"UPDATE {self.names.manifest} SET dead = 0")  # noqa: S608
 
 
 def field_row(place: int, element: Element) -> tuple[int, bytes, str, Decimal | None, bytes | None, str | None]:
@@ -419,6 +461,15 @@ def field_row(place: int, element: Element) -> tuple[int, bytes, str, Decimal | 
     return place, element.path.encode(), element.kind, number, text, element.instant
 
 
-def _record_row(place: int, record: Record, metadata: str, words: Counter[str], batch: int) -> tuple[Any, ...]:
-    columns = escaped(record.id), escaped(record.title), escaped(record.text), metadata
-    return place, *columns, words.total(), checksum_of(*columns), batch
+def wanted(ids: Iterable[str]) -> list[str]:
+    """Return ids as the column has them, without those that no column holds."""
+    return [escaped(id_) for id_ in encodable_ids(ids)]
+
+
+def _columns(record: Record, metadata: str) -> tuple[str, str, str, str]:
+    return escaped(record.id), escaped(record.title), escaped(record.text), metadata
+
+
+def _record_row(place: int, record: Record, metadata: str, length: int, batch: int) -> tuple[Any, ...]:
+    columns = _columns(record, metadata)
+    return place, *columns, length, checksum_of(*columns), batch
