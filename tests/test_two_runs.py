@@ -89,9 +89,9 @@ class Store(QdrantStore):
 
     @contextmanager
     def lease(self) -> Iterator[None]:
-        self.local = False
+        self._engine.local = False
         with super().lease():
-            self.local = True
+            self._engine.local = True
             yield
 
 

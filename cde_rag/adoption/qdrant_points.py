@@ -17,13 +17,12 @@ from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
-from cde_rag.records import Row, encode
-from cde_rag.stores.checks import check_records, check_unit
-from cde_rag.stores.manifests import check_space
+from cde_rag.records import Record, encode
 from cde_rag.stores.qdrant import client_points, generations, named_vectors
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.client_points import MARK
 from cde_rag.stores.qdrant.context_points import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
+from cde_rag.stores.qdrant.engine import QdrantEngine, QdrantSession
 from cde_rag.stores.qdrant.ids import native, natives
 from cde_rag.stores.qdrant.manifest_point import is_store, load
 from cde_rag.stores.qdrant.queries import given_vectors
@@ -31,7 +30,7 @@ from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 from cde_rag.stores.qdrant.store import QdrantStore
 from cde_rag.stores.qdrant_base.payload import ID, OURS, metadata_payload, record_payload, vector_payload
 from cde_rag.stores.qdrant_base.points import NewPoint
-from cde_rag.stores.qdrant_base.points_manifest import vector_name
+from cde_rag.stores.qdrant_base.points_manifest import PointsManifest, vector_name
 from cde_rag.stores.qdrant_base.sparse_text import named_weights
 
 _PAGE: Final = 512  # points read at once
@@ -53,8 +52,106 @@ class Foreign(NamedTuple):
     payload: dict[str, Any]
 
 
+class AdoptingEngine(QdrantEngine):
+    """Engine of an AdoptingStore.
+
+    Attributes:
+        marks: Marks of the points that are being adopted, by id.
+    """
+
+    def __init__(self, client: QdrantClient, collection: str) -> None:
+        super().__init__(client, collection)
+        self.marks = dict[str, str]()
+
+    def adopt(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
+        """Make a store, without records as yet, of the collection."""
+        encoded = encode(settings, "The store's settings")
+        with self.lock.writing():
+            generations.first(self.points(adopted=True), dim, fingerprint, context, encoded, self._indexing)
+
+    def _session(self, manifest: PointsManifest, *, is_sure: bool = True, writes: bool = False) -> QdrantSession:
+        return AdoptingSession(self, manifest, self.marks, is_sure=is_sure, writes=writes)
+
+
+class AdoptingSession(QdrantSession):
+    """Session of an AdoptingStore.
+
+    Args:
+        engine: As for QdrantSession.
+        manifest: As for QdrantSession.
+        marks: Marks of the points that are being adopted, by id.
+        is_sure: As for QdrantSession.
+        writes: As for QdrantSession.
+    """
+
+    def __init__(
+        self, engine: QdrantEngine, manifest: PointsManifest, marks: dict[str, str], *, is_sure: bool, writes: bool
+    ) -> None:
+        super().__init__(engine, manifest, is_sure=is_sure, writes=writes)
+        self._marks = marks
+
+    def put(
+        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> None:
+        """Upsert records like `QdrantSession.put`; those of marked points are skipped if written meanwhile."""
+        places = [place for place, (record, _) in enumerate(records) if record.id in self._marks]
+        others = [place for place, (record, _) in enumerate(records) if record.id not in self._marks]
+        if others:
+            super().put([records[place] for place in others], [digests[place] for place in others], vectors[others])
+        if places:
+            self._take([records[place] for place in places], [digests[place] for place in places], vectors[places])
+
+    def _take(
+        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> None:
+        manifest, points = self.manifest, self.points
+        with self._writing():
+            manifest.check_native(points.place)
+            name, order = manifest.serving.vector, itertools.count(points.last_order() + 1)
+            made, analyzer = list[NewPoint](), manifest.analyzer
+            for (record, metadata), digest, vector in zip(records, digests, vectors, strict=True):
+                payload = record_payload(record, next(order)) | metadata_payload(record.id, metadata)
+                payload |= vector_payload(record.id, name, digest, vector)
+                vectors_of: dict[str, Any] = {**manifest.named(manifest.serving, vector)}
+                vectors_of |= named_weights(record, analyzer) if manifest.words else {}
+                made.append(NewPoint(record.id, points.translated(payload), vectors_of))
+            made = self._unchanged(made)
+            for some in in_requests(made, [json_bytes(new.payload, new.vectors) for new in made]):
+                operations = self._operations(some)
+                call_if_found(  # a point that is gone since it was read needs no vector
+                    lambda operations=operations: points.client.batch_update_points(
+                        points.collection, operations, wait=True
+                    )
+                )
+            self._check_written([record.id for record, _ in records])
+        for record, _ in records:
+            del self._marks[record.id]
+
+    def _unchanged(self, made: Sequence[NewPoint]) -> list[NewPoint]:
+        """Return the points that nobody wrote since they were read; checked late, since embedding takes time."""
+        points, sent = self.points, natives(new.id for new in made)
+        found = call(lambda: points.client.retrieve(points.collection, sent, with_payload=[MARK]))
+        marks = {str(point.id): (point.payload or {}).get(MARK) for point in found}
+        return [new for new in made if marks.get(new.id) == self._marks[new.id]]
+
+    def _operations(self, some: Sequence[NewPoint]) -> list[models.UpdateOperation]:
+        """Return operations that write vectors first, then payloads, so that every record is complete."""
+        vectors = [models.PointVectors(id=native(new.id), vector=given_vectors(new.vectors)) for new in some]
+        return [
+            models.UpdateVectorsOperation(update_vectors=models.UpdateVectors(points=vectors)),
+            *(
+                models.SetPayloadOperation(
+                    set_payload=models.SetPayload(payload=new.payload, filter=_marked(new.id, self._marks[new.id]))
+                )
+                for new in some
+            ),
+        ]
+
+
 class AdoptingStore(QdrantStore):
     """A QdrantStore while it takes in points that are there. One object for each run.
+
+    Rows of points from `marked` that are added are skipped if their application wrote the points meanwhile.
 
     Args:
         client: As for QdrantStore.
@@ -63,7 +160,7 @@ class AdoptingStore(QdrantStore):
 
     def __init__(self, client: QdrantClient, collection: str) -> None:
         super().__init__(client, collection)
-        self._marks: dict[str, str] = {}
+        self._engine = AdoptingEngine(client, collection)
 
     def check_there(self) -> bool:
         """Check that there is a collection of this name, or alias; returns True if it is a store already.
@@ -88,23 +185,11 @@ class AdoptingStore(QdrantStore):
         Raises:
             StoreError: There is no collection, or it is a store already; or the server adds no vectors to one.
         """
-        encoded = encode(settings, "The store's settings")
         self.check_there()
-        self._adopted = True
         try:
-            with self._lock.writing():
-                generations.first(self._points, dim, fingerprint, context, encoded, self._indexing)
+            self._engine.adopt(dim=dim, fingerprint=fingerprint, context=context, settings=settings)
         except StoreError as error:
             raise StoreError(f"{error} {_COPY}") from error
-
-    def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
-        """Upsert rows like `QdrantStore.add`; rows of points from `marked` are skipped if written meanwhile."""
-        places = [place for place, row in enumerate(rows) if row.record.id in self._marks]
-        others = [place for place, row in enumerate(rows) if row.record.id not in self._marks]
-        if others:
-            super().add([rows[place] for place in others], vectors[others], fingerprint=fingerprint)
-        if places:
-            self._take([rows[place] for place in places], vectors[places], fingerprint)
 
     def foreign(self) -> Iterator[list[Foreign]]:
         """Yield pages of the points that are no records."""
@@ -146,58 +231,11 @@ class AdoptingStore(QdrantStore):
         if not sent:
             return []
         which = models.PointIdsList(points=sent)
-        with self._lock.writing():
+        with self._engine.lock.writing():
             call_if_found(lambda: self.client.set_payload(self.collection, {MARK: mark}, which, wait=True))
             found = call(lambda: self.client.retrieve(self.collection, sent))
-        self._marks |= {str(point.id): mark for point in found}
+        self._engine.marks |= {str(point.id): mark for point in found}
         return [_foreign(point) for point in found]
-
-    def _take(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], fingerprint: str) -> None:
-        records = list(check_records(row.record for row in rows))
-        with self._lock.writing():
-            manifest = self._load()
-            manifest.check_native(self.collection)
-            check_space(manifest.serving, fingerprint)
-            check_unit(vectors, len(rows), manifest.dim)
-            name, order = manifest.serving.vector, itertools.count(self._points.last_order() + 1)
-            made, analyzer = list[NewPoint](), manifest.analyzer
-            for (record, metadata), row, vector in zip(records, rows, vectors, strict=True):
-                payload = record_payload(record, next(order)) | metadata_payload(record.id, metadata)
-                payload |= vector_payload(record.id, name, row.digest, vector)
-                vectors_of: dict[str, Any] = {**manifest.named(manifest.serving, vector)}
-                vectors_of |= named_weights(record, analyzer) if manifest.words else {}
-                made.append(NewPoint(record.id, self._points.translated(payload), vectors_of))
-            made = self._unchanged(made)
-            for some in in_requests(made, [json_bytes(new.payload, new.vectors) for new in made]):
-                operations = self._operations(some)
-                call_if_found(  # a point that is gone since it was read needs no vector
-                    lambda operations=operations: self.client.batch_update_points(
-                        self.collection, operations, wait=True
-                    )
-                )
-            self._check_written(manifest, [row.record.id for row in rows])
-        for row in rows:
-            del self._marks[row.record.id]
-
-    def _unchanged(self, made: Sequence[NewPoint]) -> list[NewPoint]:
-        """Return the points that nobody wrote since they were read; checked late, since embedding takes time."""
-        sent = natives(new.id for new in made)
-        found = call(lambda: self.client.retrieve(self.collection, sent, with_payload=[MARK]))
-        marks = {str(point.id): (point.payload or {}).get(MARK) for point in found}
-        return [new for new in made if marks.get(new.id) == self._marks[new.id]]
-
-    def _operations(self, some: Sequence[NewPoint]) -> list[models.UpdateOperation]:
-        """Return operations that write vectors first, then payloads, so that every record is complete."""
-        vectors = [models.PointVectors(id=native(new.id), vector=given_vectors(new.vectors)) for new in some]
-        return [
-            models.UpdateVectorsOperation(update_vectors=models.UpdateVectors(points=vectors)),
-            *(
-                models.SetPayloadOperation(
-                    set_payload=models.SetPayload(payload=new.payload, filter=_marked(new.id, self._marks[new.id]))
-                )
-                for new in some
-            ),
-        ]
 
 
 def only_here(client: QdrantClient, collection: str) -> Iterator[str]:
@@ -224,9 +262,9 @@ def release(client: QdrantClient, collection: str) -> None:
     Raises:
         StoreError: It was not adopted, there are records that only this library has, or a run is in progress.
     """
-    store = QdrantStore(client, collection)
-    if store.exists():
-        with store.lease():
+    engine = QdrantEngine(client, collection)
+    if engine.exists():
+        with engine.lease():
             _give_up(client, collection)
     elif METADATA not in (metadata_of(client, collection) or {}):
         raise StoreError(f"{collection}: expected a collection that was adopted, found none of ours. Nothing to do.")
@@ -237,9 +275,7 @@ def release(client: QdrantClient, collection: str) -> None:
             named_vectors.delete_vectors(client, collection, name)  # last, since the name is what is found again
     named_vectors.delete_words(client, collection)
     _forget_keys(client, collection, [*map(client_points.among_theirs, OURS), MARK])
-    client_points.ClientPoints(client, collection, local=store.local, adopted=True).delete_indexes(
-        [*map(client_points.among_theirs, OURS)]
-    )
+    engine.points(adopted=True).delete_indexes([*map(client_points.among_theirs, OURS)])
     beside = concrete(client, collection) + CONTEXTS
     if client.collection_exists(beside):
         call(lambda: client.delete(beside, models.PointIdsList(points=[MANIFEST_ID]), wait=True))

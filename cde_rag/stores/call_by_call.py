@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from cde_rag.stores.base import Hit, Record
+from cde_rag.records import Hit, Record
 from cde_rag.stores.engine import Found, Result
 from cde_rag.stores.manifests import LeasedGenerations
 from cde_rag.stores.store import Store

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.stores.base import SAMPLE_BLOCKS, Damage, Record, Row
+from cde_rag.records import Record, Row
+from cde_rag.stores.base import SAMPLE_BLOCKS, Damage
 from cde_rag.stores.checks import sample_places
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.manifests import StoredManifest

@@ -25,7 +25,8 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Damage, Record, Row
+from cde_rag.records import Record, Row
+from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import MOST_ROWS, checksum_of, encodable_ids
 from cde_rag.stores.engine import Found, Place, Placed, Result, Session, Version
 from cde_rag.stores.filter_conditions import Filter, holds

@@ -8,8 +8,8 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError
-from cde_rag.records import encode
-from cde_rag.stores.base import Completion, Hit, ProcessBound, Row
+from cde_rag.records import Hit, Row, encode
+from cde_rag.stores.base import Completion, ProcessBound
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit
 from cde_rag.stores.engine import START, Found, Placed, Session, Version
 from cde_rag.stores.filter_conditions import Filter

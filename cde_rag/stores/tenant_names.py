@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from cde_rag.errors import TenantError
 from cde_rag.field_names import key_of, value_at
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 LONGEST_NAME: Final = 1024  # characters
 _HEX: Final = 32  # 128 bits

@@ -21,7 +21,7 @@ from typing import Any, Final
 import Stemmer
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 LONGEST: Final = 64  # characters of a word that count
 K1: Final = 1.2  # of BM25, in every store

@@ -54,8 +54,8 @@ def test_a_qdrant_store_of_before_is_searched_and_moved(kept: Path):
         assert [record.id for record in papers.scroll(where)] == before
         assert papers.count(where) == len(before)
         assert papers.verify() == []
-        assert not any(key.startswith(("cde_tokens", "cde_numbers")) for key in store._points.indexed())
-        for point in store._points.in_order():
+        assert not any(key.startswith(("cde_tokens", "cde_numbers")) for key in store._engine.points.indexed())
+        for point in store._engine.points.in_order():
             assert not {"cde_tokens", "cde_numbers"} & set(point.payload or {})
 
 

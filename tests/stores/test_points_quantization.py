@@ -353,16 +353,20 @@ def test_paths_are_indexed_once_and_not_without_end(client: QdrantClient, server
 
 def test_a_shard_indexes_paths_and_not_without_end(tmp_path: Path) -> None:
     store = created(lambda: QdrantEdgeStore(tmp_path / "papers"))
-    always = store._points.indexed().keys()
+    always = store._engine.points.indexed().keys()
     store.add([row("a", year=2020, name="x"), row("b", year=2021)], EXACT[:2], fingerprint=SPACE)
-    found = store._points.indexed()
+    found = store._engine.points.indexed()
     assert {key: found[key] for key in found.keys() - always} == {"metadata.year": "float", "metadata.name": "keyword"}
     store.create_generation(fingerprint=OTHER, context=b"other")
     store.update_metadata({"a": {"year": 1, "price": {"net": 2.5}}})
-    assert store._points.indexed().keys() >= {"metadata.price.net", "metadata.price[].net", 'metadata."price.net"'}
+    assert store._engine.points.indexed().keys() >= {
+        "metadata.price.net",
+        "metadata.price[].net",
+        'metadata."price.net"',
+    }
     store.close()
     store.add([row("c", **{f"n{number}": number for number in range(200)})], EXACT[:1], fingerprint=SPACE)
-    assert len(store._points.indexed()) == MOST_INDEXED
+    assert len(store._engine.points.indexed()) == MOST_INDEXED
     for number in range(0, 200, 50):
         assert store.count({f"n{number}": {"gte": number, "lt": number + 1}}) == 1
     assert store.count({"price.net": {"gt": 2}}) == 1

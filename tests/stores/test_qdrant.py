@@ -26,7 +26,7 @@ from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.records import Record, Row
 from cde_rag.stores.filters import parse
 from cde_rag.stores.qdrant import QdrantStore, calls, generations, read_context, vector_name, write_context
-from cde_rag.stores.qdrant import store as store_module
+from cde_rag.stores.qdrant import engine as engine_module
 from cde_rag.stores.qdrant.client_points import ClientPoints
 from cde_rag.stores.qdrant.context_points import MANIFEST_ID, delete_context
 from cde_rag.stores.qdrant.manifest_point import load
@@ -77,7 +77,7 @@ def store(client: QdrantClient) -> Store:
 def another(client: QdrantClient) -> QdrantStore:
     """The collection in another process: without this one's locks."""
     store = QdrantStore(client, "papers")
-    store._lock = ReadWriteLock()
+    store._engine.lock = ReadWriteLock()
     return store
 
 
@@ -432,7 +432,7 @@ def test_common_filters_are_left_to_qdrant(client: QdrantClient, store: Store) -
         {"published": {"gte": {"date": "2024-01-31"}}},
         {"at": {"lt": 1_700_000_000_000}},
     ):
-        translated = PointFilter(parse(where), store._points, load(client, "papers"))
+        translated = PointFilter(parse(where), store._engine.points(), load(client, "papers"))
         assert translated.certain != NONE, where
 
 
@@ -440,8 +440,8 @@ def test_a_translation_keeps_what_the_filter_keeps(client: QdrantClient, store: 
     store.add([Row(Record("book", "text", metadata=BOOK), "digest")], EXACT[:1], fingerprint=SPACE)
     inexact = 0
     for where, kept in CASES:
-        found = PointFilter(parse(where), store._points, load(client, "papers"))
-        most, least = (store._points.count(bound) for bound in (found.selection, found.certain))
+        found = PointFilter(parse(where), store._engine.points(), load(client, "papers"))
+        most, least = (store._engine.points().count(bound) for bound in (found.selection, found.certain))
         assert least <= kept <= most, where
         inexact += least < most
     assert inexact < len(CASES) / 3
@@ -473,7 +473,7 @@ def test_a_store_with_filters_of_before_is_searched_and_moved(client: QdrantClie
         )
         old["cde_metadata"] = (found.payload or {})["cde_metadata"]["checksum"]
         client.set_payload("papers", old, [point_id(one.record.id)])
-    generations._changed(store._points, lambda manifest: dataclasses.replace(manifest, native=False))
+    generations._changed(store._engine.points(), lambda manifest: dataclasses.replace(manifest, native=False))
     assert store.verify() == []
     assert [found.record.id for found in store.scroll(where={"year": {"gt": 1}})] == ["b"]
     assert (store.count({"year": 1}), store.count({"not": {"year": 1}})) == (1, 1)
@@ -588,7 +588,7 @@ def test_a_server_that_stays_away_is_a_store_error(
 
 
 def test_a_folder_is_for_few_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "LOCAL_POINTS", 2)
+    monkeypatch.setattr(engine_module, "LOCAL_POINTS", 2)
     client = QdrantClient(path=str(tmp_path / "qdrant"))
     store = created(lambda: QdrantStore(client, "papers"))
     store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)

@@ -368,8 +368,8 @@ def test_a_translation_keeps_what_the_filter_keeps(scratch: Path) -> None:
     store = created(opener(scratch / "papers.qdrant"))
     store.add([Row(Record("book", "text", metadata=BOOK), "digest")], EXACT[:1], fingerprint=SPACE)
     for where, kept in CASES:
-        found = PointFilter(parse(where), store._points, store._load())
-        least, most = (store._points.count(bound) for bound in (found.certain, found.selection))
+        found = PointFilter(parse(where), store._engine.points, store._engine.load())
+        least, most = (store._engine.points.count(bound) for bound in (found.certain, found.selection))
         assert least <= kept <= most, where
 
 
@@ -407,7 +407,7 @@ def test_an_index_finds_nearly_all(scratch: Path, clustered: np.ndarray, quantiz
     store.create(dim=DIM, fingerprint=SPACE, context=b"", settings={})
     store.add(rows[:-50], clustered[:-50], fingerprint=SPACE)
     store.add(rows[-50:], clustered[-50:], fingerprint=SPACE)
-    indexed = store._handle.open(store._user).call(lambda shard: shard.info().indexed_vectors_count)
+    indexed = store._engine.shard.call(lambda shard: shard.info().indexed_vectors_count)
     assert ROWS - 100 < indexed / (3 if quantization == "prefix-8" else 2) < ROWS  # words count as vectors, too
     assert any(path.name == "quantized.data" for path in scratch.rglob("*")) is (quantization in ("int8", "binary"))
     least = {"binary": 0.6, "prefix-8": 0.85}.get(str(quantization), 0.97)  # sixteen bits tell little, half no more

@@ -13,7 +13,7 @@ from qdrant_client import QdrantClient
 from test_collection import collection
 
 from cde_rag import Collection
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.view import View

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 
 from cde_rag._files import read_file
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.engine import Found, Place, Placed, Version, sampled
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.manifest import FaissManifest

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Final
 
 from cde_rag.errors import StoreError, TextIndexError
-from cde_rag.stores.base import Damage, Record
+from cde_rag.records import Record
+from cde_rag.stores.base import Damage
 from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.text_analysis import TextAnalyzer
 

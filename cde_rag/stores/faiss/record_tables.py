@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.checks import checksum_of, encodable_ids
 from cde_rag.stores.engine import Version
 from cde_rag.stores.faiss.fts_index import FtsIndex, decoded

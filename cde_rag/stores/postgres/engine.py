@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Damage, Record, Row
+from cde_rag.records import Record, Row
+from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import checksum_of, encode, sample_places
 from cde_rag.stores.engine import Found, Place, Placed, Result, Session, Version
 from cde_rag.stores.filter_conditions import Filter

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.checks import checksum_of, encodable_ids
 from cde_rag.stores.engine import Placed, Version
 from cde_rag.stores.filter_conditions import Filter

@@ -64,6 +64,7 @@ class ClientPoints:
         self.collection = collection
         self.local = local
         self.adopted = adopted
+        self.last_read: Mapping[str, Any] | None = None  # payload of the last record that was read
 
     @property
     def place(self) -> str:
@@ -122,7 +123,7 @@ class ClientPoints:
         for start in range(0, len(ids), _AT_ONCE):
             some = natives(ids[start : start + _AT_ONCE])
             records = call(lambda some=some: self.client.retrieve(self.collection, some, with_vectors=vectors))
-            found |= {str(record.id): self._translated(record) for record in records}
+            found |= {str(record.id): self._noticed(record) for record in records}
         return found
 
     def having(self, vector: str) -> Selection:
@@ -168,7 +169,7 @@ class ClientPoints:
             last = self._order(found[-1]) if full else 0
             whole = [record for record in found if not full or self._order(record) < last]
             behind = (one for one in whole if self._place(one) > after)
-            yield from map(self._translated, sorted(behind, key=self._place))
+            yield from map(self._noticed, sorted(behind, key=self._place))
             if not full:
                 return
             size = size if whole else 2 * size  # more of one place than fit
@@ -183,20 +184,29 @@ class ClientPoints:
         where: Selection,
         exact: bool,
         prefix: int | None,
+        payload: list[str] | None = None,
     ) -> list[list[models.ScoredPoint]]:
         """Return the nearest points of each query, in one batch request."""
         asked = models.Filter.model_validate(where)
         params = None if self.local else search_params(limit, exact=exact, search_beam=self.search_beam)
         first = None if exact else prefix
-        requests = [nearest_request(name, query, limit, where=asked, params=params, prefix=first) for query in queries]
+        keys = self._keys(payload)
+        requests = [
+            nearest_request(name, query, limit, where=asked, params=params, prefix=first, payload=keys)
+            for query in queries
+        ]
         found = call(lambda: self.client.query_batch_points(self.collection, requests))
-        return [[*map(self._translated, one.points)] for one in found]
+        read = self._noticed if payload is None else self._translated
+        return [[*map(read, one.points)] for one in found]
 
-    def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[models.ScoredPoint]:
+    def matching(
+        self, words: Sparse, limit: int, *, where: Selection, payload: list[str] | None = None
+    ) -> list[models.ScoredPoint]:
         """Return points with some of these terms, best first, by sparse vectors."""
-        request = words_request(words, limit, where=models.Filter.model_validate(where))
+        keys = self._keys(payload)
+        request = words_request(words, limit, where=models.Filter.model_validate(where), payload=keys)
         (found,) = call(lambda: self.client.query_batch_points(self.collection, [request]))
-        return [*map(self._translated, found.points)]
+        return [*map(self._noticed if payload is None else self._translated, found.points)]
 
     def upsert(self, points: Sequence[NewPoint]) -> None:
         """Write complete points in few requests; adopted ones only if their application did not write them since."""
@@ -304,6 +314,14 @@ class ClientPoints:
     def translated(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Rename the keys of a payload between ours and those in an adopted collection, in either direction."""
         return {among_theirs(key): value for key, value in payload.items()} if self.adopted else dict(payload)
+
+    def _keys(self, payload: list[str] | None) -> list[str] | None:
+        return [among_theirs(key) for key in payload] if self.adopted and payload is not None else payload
+
+    def _noticed(self, point: _AnyPoint) -> _AnyPoint:
+        payload = point.payload or {}
+        self.last_read = payload if ORDER in payload else self.last_read
+        return self._translated(point)
 
     def _translated(self, point: _AnyPoint) -> _AnyPoint:
         return point.model_copy(update={"payload": self.translated(point.payload or {})}) if self.adopted else point

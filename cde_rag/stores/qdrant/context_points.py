@@ -124,9 +124,8 @@ def delete_context(client: QdrantClient, collection: str, key: str) -> None:
         _delete(client, name, must=[_of(key)])
 
 
-def manifest_payload(client: QdrantClient, ours: Mapping[str, Any]) -> tuple[Mapping[str, Any], str] | None:
-    """Return the manifest named by our part of a collection's metadata, and the token of its write, or None."""
-    name = str(ours.get("manifest"))
+def manifest_payload(client: QdrantClient, name: str) -> tuple[Mapping[str, Any], str] | None:
+    """Return the manifest in a collection of contexts, and the token of its write, or None."""
     found = call_if_found(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["manifest", "token"]))
     payload = (found[0].payload or {}) if found else {}
     manifest, token = payload.get("manifest"), str(payload.get("token", ""))
@@ -183,7 +182,7 @@ def _active(client: QdrantClient, collection: str) -> str | None:
     ours = cast(object, (metadata_of(client, collection) or {}).get(METADATA))
     manifest: Mapping[str, Any] = cast(Mapping[str, Any], ours) if isinstance(ours, Mapping) else {}
     if "manifest" in manifest:
-        payload, _ = manifest_payload(client, manifest) or ({}, "")
+        payload, _ = manifest_payload(client, str(manifest["manifest"])) or ({}, "")
         return PointsManifest.from_metadata(payload, collection).serving.key
     fingerprint = manifest.get("fingerprint")
     return fingerprint if isinstance(fingerprint, str) else None

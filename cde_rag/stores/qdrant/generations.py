@@ -8,7 +8,7 @@ dropped; the next call that creates or drops a generation removes its remains.
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -56,11 +56,14 @@ def first(
     place(points.client, points.collection, manifest)
 
 
-def derive(points: ClientPoints) -> None:
+def derive(points: ClientPoints) -> PointsManifest:
     """Give all records their words, and metadata for filters; those that another process adds meanwhile at the end.
 
     The newest analyzer is in the manifest first, so that others write its terms from then on. Until all records have
     them, a search finds at least what it found before: they contain those of the older one.
+
+    Returns:
+        The manifest as it is then.
 
     Raises:
         StoreError: The server refused it.
@@ -70,21 +73,23 @@ def derive(points: ClientPoints) -> None:
     points.create_indexes()
     put_derived(points, manifest, points.in_order())
     if not (manifest.words and manifest.native):
-        put_derived(points, _changed(points, lambda now: replace(now, words=True, native=True)), points.in_order())
+        manifest = _changed(points, lambda now: replace(now, words=True, native=True))
+        put_derived(points, manifest, points.in_order())
     points.remove_former()
+    return manifest
 
 
-def update_settings(points: ClientPoints, changes: Mapping[str, Any]) -> None:
-    """Add or replace settings of the collection.
+def replace_settings(points: ClientPoints, manifest: PointsManifest, settings: str) -> PointsManifest:
+    """Replace the settings, in JSON; return the manifest as it is then.
 
     Raises:
-        ChangedMeanwhileError: Others change the manifest all the time.
+        ChangedMeanwhileError: The manifest is another than was read; nothing was changed.
     """
-    _changed(points, lambda now: replace(now, settings=now.updated_settings(changes)))
+    return _swapped(points, manifest, settings=settings)
 
 
-def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, context: bytes) -> int:
-    """Make another generation; returns its number.
+def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, context: bytes) -> PointsManifest:
+    """Make another generation, the last of the manifest that is returned.
 
     Args:
         points: Points of the store.
@@ -107,12 +112,11 @@ def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, cont
     like = QdrantIndexConfig.from_params(params, list(manifest.sizes(manifest.serving.key)))
     named_vectors.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
     write_context(points.client, points.collection, context, fingerprint=fingerprint, key=new.key)
-    _swapped(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
-    return new.number
+    return _swapped(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
 
 
-def remove(points: ClientPoints, manifest: PointsManifest, number: int) -> None:
-    """Drop an inactive generation.
+def remove(points: ClientPoints, manifest: PointsManifest, number: int) -> PointsManifest:
+    """Drop an inactive generation; returns the manifest without it.
 
     Raises:
         ChangedMeanwhileError: Another run changed the manifest since it was read.
@@ -121,7 +125,7 @@ def remove(points: ClientPoints, manifest: PointsManifest, number: int) -> None:
     manifest = _sweep(points, manifest)
     gone = manifest.inactive(number)
     left = tuple(state for state in manifest.generations if state is not gone)
-    _sweep(points, _swapped(points, manifest, generations=left, leftover=(gone.key,)))
+    return _sweep(points, _swapped(points, manifest, generations=left, leftover=(gone.key,)))
 
 
 def take_over(points: ClientPoints) -> str:
@@ -137,8 +141,8 @@ def take_over(points: ClientPoints) -> str:
 
 def activate(
     points: ClientPoints, manifest: PointsManifest, generation: int, check_complete: Callable[[PointsGeneration], None]
-) -> None:
-    """Activate a generation that has a vector for every record.
+) -> PointsManifest:
+    """Activate a generation that has a vector for every record; returns the manifest that says so.
 
     It is first recorded as `activating`. A writer that finds this in the manifest after its write resets it, and the
     missing vectors are counted again: so no record without its vector is written between the count and the switch.
@@ -151,12 +155,12 @@ def activate(
         about = _swapped(points, manifest, activating=generation)
         check_complete(about.inactive(generation))
         try:
-            _swapped(points, about, active=generation, activating=None)
-            return
+            return _swapped(points, about, active=generation, activating=None)
         except ChangedMeanwhileError:
             manifest = load(points.client, points.collection)
             if last_try or manifest.run != about.run:
                 raise
+    raise AssertionError("the last try returns or raises")
 
 
 def check_written(points: ClientPoints, manifest: PointsManifest, ids: Sequence[str]) -> None:

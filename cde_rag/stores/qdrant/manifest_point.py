@@ -49,6 +49,11 @@ def load(client: QdrantClient, collection: str) -> PointsManifest:
         StoreError: There is no store.
         StoreFormatError: Damaged, or of a newer format.
     """
+    return find(client, collection)[1]
+
+
+def find(client: QdrantClient, collection: str) -> tuple[str | None, PointsManifest]:
+    """Read the manifest of a store as `load`; also return the collection of its point, None if it is in no point."""
     metadata = metadata_of(client, collection)
     if metadata is None:
         raise StoreError(f"{collection}: expected a store, found none. Make one with Collection.create(…).")
@@ -56,12 +61,19 @@ def load(client: QdrantClient, collection: str) -> PointsManifest:
         raise StoreError(f"{collection}: expected a store, found a collection of Qdrant that is none. {NOT_OURS}")
     ours = _ours(metadata)
     if "manifest" not in ours:
-        return PointsManifest.from_metadata(ours, collection)
-    found = manifest_payload(client, ours)
+        return None, PointsManifest.from_metadata(ours, collection)
+    name = str(ours["manifest"])
+    manifest = load_from(client, name, collection)
+    if manifest is None:
+        raise StoreFormatError(f"{name:.80}: expected the manifest of a store, found none. Restore a copy.")
+    return name, manifest
+
+
+def load_from(client: QdrantClient, name: str, collection: str) -> PointsManifest | None:
+    """Read the manifest in the point of a collection; None if there is none."""
+    found = manifest_payload(client, name)
     if found is None:
-        raise StoreFormatError(
-            f"{ours['manifest']!s:.80}: expected the manifest of a store, found none. Restore a copy."
-        )
+        return None
     payload, token = found
     return dataclasses.replace(PointsManifest.from_metadata(payload, collection), token=token)
 

@@ -31,6 +31,7 @@ def nearest_request(
     where: models.Filter | None,
     params: models.SearchParams | None,
     prefix: int | None,
+    payload: list[str] | None,
 ) -> models.QueryRequest:
     """Return the search for up to `limit` points by their vector of that name, or first by a prefix of it."""
     first = None
@@ -45,12 +46,14 @@ def nearest_request(
         filter=where,
         params=params,
         limit=limit,
-        with_payload=True,
+        with_payload=True if payload is None else payload,
         with_vector=[name],
     )
 
 
-def words_request(words: Sparse, limit: int, *, where: models.Filter | None) -> models.QueryRequest:
+def words_request(
+    words: Sparse, limit: int, *, where: models.Filter | None, payload: list[str] | None
+) -> models.QueryRequest:
     """Return the search for up to `limit` points by their terms.
 
     The IDF is computed over existing points; by default Qdrant also counts deleted ones until it optimizes a segment.
@@ -62,7 +65,7 @@ def words_request(words: Sparse, limit: int, *, where: models.Filter | None) -> 
         filter=where,
         params=models.SearchParams(idf=models.IdfCorpusParams(corpus=there)),
         limit=limit,
-        with_payload=True,
+        with_payload=True if payload is None else payload,
     )
 
 

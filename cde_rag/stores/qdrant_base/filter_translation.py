@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple, TypeVar
 
 from cde_rag.stores.filter_conditions import And, Field, FieldComparison, Filter, Not, Operand, Or, holds, instant
-from cde_rag.stores.qdrant_base.metadata_paths import compared, filter_paths
+from cde_rag.stores.qdrant_base.metadata_paths import METADATA, compared, filter_paths
 from cde_rag.stores.qdrant_base.payload import FILTERS, ORDER, metadata_of
 from cde_rag.stores.qdrant_base.points import Point, Points
 from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
@@ -67,6 +67,10 @@ class PointFilter:
     def certain(self) -> Selection:
         """Selection that keeps matches only."""
         return self._bounds.certain
+
+    def payload(self, keys: Sequence[str]) -> list[str]:
+        """Return these keys of a payload, and those that `passes` reads."""
+        return [*keys] if self._where is None else [*keys, METADATA, "cde_metadata"]
 
     def passes(self, point: Point) -> bool:
         """Return True if a selected point is a record that matches."""

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, compared, is_object, rounded
 from cde_rag.stores.qdrant_base.points import Point
@@ -36,19 +36,17 @@ _NAMES: Final = uuid.UUID("8a3f0c52-1d0b-4f6e-8f5d-6f0f3a1c9e24")  # namespace o
 
 @dataclass(frozen=True, slots=True)
 class StoredPoint:
-    """Row with the digest and checksum of its vector in one generation.
+    """Row with the digest of its vector in one generation.
 
     Attributes:
         point: Id of the point.
         order: Position in the order of insertion.
         row: The record, and the digest of its embedded text; "" if the generation has no vector of it.
-        checksum: Checksum over the record's id, the vector's name, the digest and the vector; "" likewise.
     """
 
     point: str
     order: int
     row: Row
-    checksum: str
 
 
 def point_id(id_: str) -> str | None:
@@ -86,7 +84,7 @@ def vector_checksum(id_: str, name: str, digest: str, vector: Float32[np.ndarray
 
 
 def read(point: Point, name: str, where: str) -> StoredPoint:
-    """Read the row in a point, with digest and checksum of its vector of that name, and verify its checksums.
+    """Read the row in a point, with the digest of its vector of that name, and verify its checksums.
 
     A record lacks its vector in the active generation if a writer's request arrived after another process had activated
     that generation, and the writer was killed then. Adding it again, or recontextualizing, repairs it.
@@ -103,8 +101,8 @@ def read(point: Point, name: str, where: str) -> StoredPoint:
     metadata = metadata_of(point, where)
     if _checksum_of(id_, _canonical(metadata)) != _noted(payload).get("checksum"):
         raise damaged(where, f"the metadata of record {id_!r:.80} with its checksum, found other")
-    noted = note(payload, name) or ("", "")
-    return StoredPoint(str(point.id), order, Row(Record(id_, text, title, metadata), noted[0]), noted[1])
+    digest, _ = note(payload, name) or ("", "")
+    return StoredPoint(str(point.id), order, Row(Record(id_, text, title, metadata), digest))
 
 
 def metadata_of(point: Point, where: str) -> dict[str, Any]:
@@ -143,6 +141,11 @@ def note(payload: Mapping[str, Any], name: str) -> tuple[str, str] | None:
     return (digest, checksum) if isinstance(digest, str) and isinstance(checksum, str) else None
 
 
+def key_of(point: Point) -> tuple[str, object]:
+    """Return the point's id and the checksum of its record, which changes if the record is replaced."""
+    return str(point.id), (point.payload or {}).get(RECORD)
+
+
 def place_of(point: Point, where: str) -> tuple[int, str]:
     """Return the sort key of the order of insertion: the position, and the point's id to break ties.
 
@@ -162,14 +165,15 @@ def vector_of(point: Point, name: str) -> Float32[np.ndarray, "dim"] | None:
     return None if found is None else np.array(found, np.float32)
 
 
-def checked_vector(point: Point, stored: StoredPoint, name: str, where: str) -> Float32[np.ndarray, "dim"]:
+def checked_vector(point: Point, name: str, where: str) -> Float32[np.ndarray, "dim"]:
     """Return a point's vector of that name, verified by its checksum.
 
     Raises:
-        StoreFormatError: It is missing or damaged.
+        StoreFormatError: It is missing or damaged; `where` is for the message.
     """
-    id_, vector = stored.row.record.id, vector_of(point, name)
-    if vector is None or vector_checksum(id_, name, stored.row.digest, vector) != stored.checksum:
+    payload = point.payload or {}
+    id_, noted, vector = str(payload.get(ID)), note(payload, name), vector_of(point, name)
+    if vector is None or noted is None or vector_checksum(id_, name, noted[0], vector) != noted[1]:
         raise damaged(where, f"the vector and digest of record {id_!r:.80}, found others")
     return vector
 

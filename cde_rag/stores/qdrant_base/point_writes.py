@@ -1,16 +1,17 @@
 """Write operations of a store on its points."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record
 from cde_rag.stores.checks import encode
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, index_kinds
 from cde_rag.stores.qdrant_base.payload import (
+    ID,
     OURS,
     RECORD,
     is_record,
@@ -41,12 +42,16 @@ def put_rows(
     """
     ids = [str(points.point_id(record.id)) for record, _ in records]
     old = points.retrieve(ids, vectors=True)
-    new = itertools.count(points.last_order() + 1)
+    new: Iterator[int] | None = None
     made: list[NewPoint] = []
     analyzer = manifest.analyzer
     for (record, metadata), id_, digest, vector in zip(records, ids, digests, vectors, strict=True):
         was = old.get(id_)
-        order = read(was, manifest.serving.vector, points.place).order if is_record(was) else next(new)
+        if is_record(was):
+            order = read(was, manifest.serving.vector, points.place).order
+        else:
+            new = new or itertools.count(points.last_order() + 1)
+            order = next(new)
         payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
         payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
         payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
@@ -62,7 +67,10 @@ def put_metadata(points: Points, metadata: Mapping[str, str]) -> None:
     Raises:
         KeyError: An id is unknown.
     """
-    found_points(points, list(metadata))
+    ids = list(metadata)
+    missing = [id_ for id_, point in zip(ids, records_of(points, ids), strict=True) if point is None]
+    if missing:
+        raise KeyError(f"Expected ids of stored records, found {len(missing)} others, such as {missing[0]!r:.80}.")
     payloads = {str(points.point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()}
     _index_metadata(points, payloads.values())
     points.set_payloads(payloads)
@@ -106,23 +114,31 @@ def put_vectors(
     points: Points,
     manifest: PointsManifest,
     state: PointsGeneration,
-    rows: Sequence[Row],
+    found: Sequence[Point],
     digests: Sequence[str],
     vectors: Float32[np.ndarray, "rows dim"],
 ) -> int:
-    """Give rows their vectors in an inactive generation; returns how many of them are still as they were read."""
-    ids = [str(points.point_id(row.record.id)) for row in rows]
-    found = points.retrieve(ids)
-    active = manifest.serving.vector
-    made: list[NewVector] = []
-    for row, id_, digest, vector in zip(rows, ids, digests, vectors, strict=True):
-        there = (found[id_].payload or {}) if id_ in found else {}
+    """Give records their vectors in an inactive generation, if they are as they were read.
+
+    Args:
+        points: Points of the store.
+        manifest: Names the active generation.
+        state: The inactive one.
+        found: Points of the records, as they were read.
+        digests: Digests of the texts embedded for this generation.
+        vectors: One per record.
+
+    Returns:
+        Number of the vectors that are there now.
+    """
+    active, made = manifest.serving.vector, list[NewVector]()
+    for point, digest, vector in zip(found, digests, vectors, strict=True):
+        there = point.payload or {}
         noted, before = note(there, active), note(there, state.vector)
-        if there and (noted or ("",))[0] == row.digest:
-            payload = vector_payload(row.record.id, state.vector, digest, vector)
-            checksum, replaced = (None if one is None else one[1] for one in (noted, before))
-            named = manifest.named(state, vector)
-            made.append(NewVector(id_, named, payload, active, checksum, str(there.get(RECORD)), replaced))
+        payload = vector_payload(str(there[ID]), state.vector, digest, vector)
+        checksum, replaced = (None if one is None else one[1] for one in (noted, before))
+        named = manifest.named(state, vector)
+        made.append(NewVector(str(point.id), named, payload, active, checksum, str(there.get(RECORD)), replaced))
     points.set_vectors(made)
     written = points.retrieve([new.point for new in made])
     return sum(
@@ -130,19 +146,6 @@ def put_vectors(
         for new in made
         if new.point in written
     )
-
-
-def found_points(points: Points, ids: Sequence[str], *, vectors: list[str] | bool = False) -> list[Point]:
-    """Return the points of records, in the order of the ids.
-
-    Raises:
-        KeyError: An id is unknown.
-    """
-    found = records_of(points, ids, vectors=vectors)
-    missing = [id_ for id_, point in zip(ids, found, strict=True) if point is None]
-    if missing:
-        raise KeyError(f"Expected ids of stored records, found {len(missing)} others, such as {missing[0]!r:.80}.")
-    return [point for point in found if point is not None]
 
 
 def records_of(points: Points, ids: Sequence[str], *, vectors: list[str] | bool = False) -> list[Point | None]:

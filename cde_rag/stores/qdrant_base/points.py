@@ -153,10 +153,12 @@ class Points(Protocol):
         where: Selection,
         exact: bool,
         prefix: int | None,
+        payload: list[str] | None = None,
     ) -> Sequence[Sequence[FoundPoint]]:
         """Return up to `limit` points for each query by their vector of that name, best first.
 
-        Points found by their first `prefix` dimensions or by codes are rescored by the full vector.
+        Points found by their first `prefix` dimensions or by codes are rescored by the full vector. They have these
+        keys of their payload; all by default.
         """
         ...
 
@@ -177,8 +179,10 @@ class Points(Protocol):
         """Remove payload and indexes by which older versions filtered."""
         ...
 
-    def matching(self, words: Sparse, limit: int, *, where: Selection) -> Sequence[FoundPoint]:
-        """Return up to `limit` points with some of these terms, best first by BM25."""
+    def matching(
+        self, words: Sparse, limit: int, *, where: Selection, payload: list[str] | None = None
+    ) -> Sequence[FoundPoint]:
+        """Return up to `limit` points with some of these terms, best first by BM25; `payload` as of `nearest`."""
         ...
 
     def upsert(self, points: Sequence[NewPoint]) -> None:

@@ -11,9 +11,9 @@ from jaxtyping import Float32
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.checks import checksum_of
-from cde_rag.stores.manifests import StoredGeneration, StoredManifest, StoreManifest
+from cde_rag.stores.manifests import StoredGeneration, StoredManifest
 from cde_rag.stores.quantization import prefixes
-from cde_rag.stores.text_analysis import ANALYZER, TextAnalyzer, analyzer_of, updated, with_newest
+from cde_rag.stores.text_analysis import ANALYZER, TextAnalyzer, analyzer_of, with_newest
 
 FORMAT: Final = 1
 PREFIXED: Final = 2  # format of a store with prefixes, which older versions would not write
@@ -121,17 +121,9 @@ class PointsManifest(StoredManifest[PointsGeneration]):
         """Analyzer of the words."""
         return analyzer_of(json.loads(self.settings))
 
-    def updated_settings(self, changes: Mapping[str, Any]) -> str:
-        """Return the settings with changes, as JSON; raises as `updated`."""
-        return json.dumps(updated(json.loads(self.settings), changes), ensure_ascii=False)
-
     def renewed_settings(self) -> str:
         """Return the settings with the newest analyzer, as JSON."""
         return json.dumps(with_newest(json.loads(self.settings)), ensure_ascii=False)
-
-    def public(self) -> StoreManifest:
-        """Return the manifest of the Store interface."""
-        return StoreManifest(self.dim, self.serving.fingerprint, self.active, json.loads(self.settings))
 
     def to_metadata(self) -> dict[str, Any]:
         """Serialise the manifest for storage."""

@@ -1,4 +1,4 @@
-"""Vector search: Qdrant's results, rescored in float64, with equal scores in order of insertion.
+"""Search by vectors: Qdrant's results, rescored in float64, with equal scores in order of insertion.
 
 Qdrant computes in float32 and orders equal scores arbitrarily, so more than k points are requested: until the last
 result scores less than the k-th by more than the rounding error. A filter that Qdrant cannot express exactly is
@@ -11,9 +11,18 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.stores.base import Hit
+from cde_rag.stores.engine import Found
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
-from cde_rag.stores.qdrant_base.payload import checked_vector, place_of, read, vector_of
+from cde_rag.stores.qdrant_base.payload import (
+    ID,
+    ORDER,
+    RECORD,
+    checked_vector,
+    key_of,
+    place_of,
+    read,
+    vector_of,
+)
 from cde_rag.stores.qdrant_base.points import FoundPoint, Points
 
 _MORE: Final = 16  # points requested beyond k
@@ -29,47 +38,58 @@ def search(
     where: PointFilter,
     exact: bool,
     prefix: int | None,
-) -> list[list[Hit]]:
-    """Return min(k, matching records) hits for each query, best first; equal scores in order of insertion.
+    complete: bool,
+) -> list[list[Found]]:
+    """Return min(k, matching records) results for each query, best first; equal scores in order of insertion.
 
     Args:
         points: Points to search.
         name: Name of the vectors.
         queries: Unit vectors.
-        k: Number of hits wanted.
+        k: Number of results wanted.
         where: Filter of the records.
         exact: True to search without HNSW. If HNSW finds fewer than k, the search is exact in any case.
         prefix: Number of dimensions of the first search by prefixes; None for full vectors, or their codes.
+        complete: True to read the records, too.
 
     Raises:
         StoreFormatError: A point in the results is damaged.
     """
-    running = _PointSearch(points, name, where, k, prefix)
-    hits: list[list[Hit]] = []
+    running = _PointSearch(points, name, where, k, prefix, complete=complete)
+    found: list[list[Found]] = []
     exact = exact or (points.always_exact and prefix is None)
     at_once = max(1, _POINTS // (k + _MORE))
     for start in range(0, len(queries), at_once):
-        hits += running.best(queries[start : start + at_once], exact=exact)
-    return hits
+        found += running.best(queries[start : start + at_once], exact=exact)
+    return found
 
 
 class _PointSearch:
     """One vector search of a collection, in one or more requests."""
 
-    def __init__(self, points: Points, name: str, where: PointFilter, k: int, prefix: int | None) -> None:
+    def __init__(
+        self, points: Points, name: str, where: PointFilter, k: int, prefix: int | None, *, complete: bool
+    ) -> None:
         self.points = points
         self.prefix = prefix
         self.name = name
         self.where = where
         self.k = k
+        self.payload = None if complete else where.payload([ID, ORDER, RECORD, name])
 
-    def best(self, queries: Float32[np.ndarray, "queries dim"], *, exact: bool) -> list[list[Hit]]:
-        """Return the hits of each query."""
-        hits: dict[int, list[Hit]] = {}
+    def best(self, queries: Float32[np.ndarray, "queries dim"], *, exact: bool) -> list[list[Found]]:
+        """Return the results of each query."""
+        hits: dict[int, list[Found]] = {}
         open_, limit = list(range(len(queries))), self.k + _MORE
         while open_:
             found = self.points.nearest(
-                self.name, queries[open_], limit, where=self.where.selection, exact=exact, prefix=self.prefix
+                self.name,
+                queries[open_],
+                limit,
+                where=self.where.selection,
+                exact=exact,
+                prefix=self.prefix,
+                payload=self.payload,
             )
             for number, points in zip(list(open_), found, strict=True):
                 enough = self._enough(queries[number], points, limit)
@@ -82,8 +102,10 @@ class _PointSearch:
             limit *= 2
         return [hits[number] for number in range(len(queries))]
 
-    def _enough(self, query: Float32[np.ndarray, "dim"], points: Sequence[FoundPoint], limit: int) -> list[Hit] | None:
-        """Return the hits; None if points that were not returned could be among them."""
+    def _enough(
+        self, query: Float32[np.ndarray, "dim"], points: Sequence[FoundPoint], limit: int
+    ) -> list[Found] | None:
+        """Return the results; None if points that were not returned could be among them."""
         passing = [point for point in points if self.where.passes(point)]
         scores = self._scores(query, passing)
         places = [(-score, *place_of(point, self.points.place)) for score, point in zip(scores, passing, strict=True)]
@@ -92,7 +114,7 @@ class _PointSearch:
             slack = 4 * len(query) * float(np.finfo(np.float32).eps)
             if len(best) < self.k or points[-1].score >= scores[best[-1]] - slack:
                 return None
-        return [self._hit(scores[number], passing[number]) for number in best]
+        return [self._found(scores[number], passing[number]) for number in best]
 
     def _scores(self, query: Float32[np.ndarray, "dim"], points: Sequence[FoundPoint]) -> list[float]:
         matrix = np.empty((len(points), len(query)), np.float32)
@@ -100,7 +122,7 @@ class _PointSearch:
             matrix[number] = vector_of(point, self.name)
         return (matrix * query.astype(np.float64)).sum(axis=1).tolist()
 
-    def _hit(self, score: float, point: FoundPoint) -> Hit:
-        stored = read(point, self.name, self.points.place)
-        checked_vector(point, stored, self.name, self.points.place)
-        return stored.row.hit(score)
+    def _found(self, score: float, point: FoundPoint) -> Found:
+        record = None if self.payload else read(point, self.name, self.points.place).row.record
+        checked_vector(point, self.name, self.points.place)
+        return Found(key_of(point), score, record)

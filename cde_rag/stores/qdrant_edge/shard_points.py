@@ -113,6 +113,7 @@ class ShardPoints:
         where: Selection,
         exact: bool,
         prefix: int | None,
+        payload: list[str] | None = None,
     ) -> list[list[_ReadPoint]]:
         """Return the nearest points of each query."""
         rescored = edge.QuantizationSearchParams(ignore=exact, rescore=True, oversampling=_OVERSAMPLING)
@@ -132,7 +133,7 @@ class ShardPoints:
                 prefetches=first,
                 filter=_filter(where),
                 params=params,
-                with_payload=True,
+                with_payload=True if payload is None else payload,
                 with_vector=[name],
             )
             for query, first in zip(queries, firsts, strict=True)
@@ -153,7 +154,9 @@ class ShardPoints:
         """Create payload indexes where there are none."""
         self._engine.index(kinds)
 
-    def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[_ReadPoint]:
+    def matching(
+        self, words: Sparse, limit: int, *, where: Selection, payload: list[str] | None = None
+    ) -> list[_ReadPoint]:
         """Return points with some of these terms, best first, by sparse vectors.
 
         The IDF is computed over existing points; after a crash, some count twice until the engine is optimized.
@@ -164,7 +167,7 @@ class ShardPoints:
             query=edge.Query.Nearest(edge.SparseVector(words.indices, words.values), using=WORDS),
             filter=_filter(where),
             params=edge.SearchParams(idf=there),
-            with_payload=True,
+            with_payload=True if payload is None else payload,
         )
         (found,) = self._engine.call(lambda shard: shard.query_batch(edge.QueryBatchRequest([request])))
         return [_read(point, point.score) for point in found]

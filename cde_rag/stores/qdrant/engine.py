@@ -1,0 +1,294 @@
+"""Engine of a collection of Qdrant; see the package's docstring."""
+
+import re
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float32
+from qdrant_client import QdrantClient
+
+from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, warn_user
+from cde_rag.records import Record
+from cde_rag.stores.base import Damage
+from cde_rag.stores.checks import encode
+from cde_rag.stores.engine import Result, Session, Version
+from cde_rag.stores.qdrant import generations
+from cde_rag.stores.qdrant.calls import call
+from cde_rag.stores.qdrant.client_points import ClientPoints
+from cde_rag.stores.qdrant.collection_verification import find_damage
+from cde_rag.stores.qdrant.context_points import CONTEXTS, metadata_of, read_context
+from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, find, is_store, load_from
+from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
+from cde_rag.stores.qdrant.server_lease import leased, lock_of
+from cde_rag.stores.qdrant_base.locks import hold_lease
+from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest, vector_name
+from cde_rag.stores.qdrant_base.session import GoneError, PointSession
+
+LOCAL_POINTS: Final = 2000  # more than these are slow in a local folder, which commits each point
+_TRIES: Final = 8  # to read or to change what another process changes meanwhile
+_DEFAULT: Final = QdrantIndexConfig(None, None, None)
+_VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
+
+
+class QdrantSession(PointSession):
+    """Implements `cde_rag.stores.engine.Session` over a manifest that was read.
+
+    Args:
+        engine: Engine of the collection.
+        manifest: The manifest.
+        is_sure: True if it was found by the collection's metadata; False if its point alone was read.
+        writes: True for a session that writes.
+    """
+
+    def __init__(
+        self, engine: "QdrantEngine", manifest: PointsManifest, *, is_sure: bool = True, writes: bool = False
+    ) -> None:
+        super().__init__(manifest, engine.lock, exact=engine.exact)
+        self._engine = engine
+        self._is_sure = is_sure
+        self._points = engine.points(adopted=manifest.adopted)
+        self._writes = writes
+        self._has_told_run = False
+
+    @property
+    def points(self) -> ClientPoints:
+        """The points."""
+        return self._points
+
+    @property
+    def is_sure(self) -> bool:
+        """True if the manifest is that of the collection whose points were read.
+
+        All records of a collection note a vector in its active generation, and in no generation that its manifest does
+        not name. So the last record that was read tells whether the name still is that of the same collection.
+        """
+        if self._is_sure or self._points.last_read is None:
+            return self._is_sure
+        noted = {key for key in self._points.last_read if _VECTOR.fullmatch(key)}
+        known = {state.vector for state in self._manifest.generations} | set(map(vector_name, self._manifest.leftover))
+        return self._manifest.serving.vector in noted and noted <= known
+
+    @property
+    def run(self) -> Hashable:
+        """Token of the run that took the lease last; read again each time, since texts are embedded in between."""
+        if self._writes and self._has_told_run:
+            self._manifest = self._engine.load()
+        self._has_told_run = True
+        return self._manifest.run
+
+    def context(self, generation: int) -> bytes:
+        """Return the bytes of a generation's Context."""
+        key = self._manifest.generation(generation).key
+        return read_context(self._engine.client, self._engine.collection, key)
+
+    def put(
+        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> None:
+        """Upsert records as points with their vectors; warns of large collections in a local folder."""
+        written = self._manifest.serving
+        try:
+            super().put(records, digests, vectors)
+        except StoreError as error:
+            now = self._engine.load().serving
+            if now.key != written.key:  # also of the same space, made again meanwhile
+                raise ContextMismatchError(expected=now.fingerprint, found=written.fingerprint) from error
+            raise
+        self._engine.check_size()
+
+    def put_vectors(
+        self,
+        generation: int,
+        versions: Sequence[Version],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"],
+    ) -> int:
+        """Write vectors of an inactive generation to points that are as they were read."""
+        try:
+            return super().put_vectors(generation, versions, digests, vectors)
+        except StoreError as error:
+            if self._engine.load().run != self._manifest.run:
+                raise ChangedMeanwhileError(self._engine.collection) from error
+            raise
+
+    def put_settings(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings in one write of the manifest, if it is as it was read."""
+        encoded = encode(settings, "The store's settings")
+        with self._lock.writing():
+            self._manifest = generations.replace_settings(self._points, self._manifest, encoded)
+        self.wrote = True
+
+    def index_texts(self) -> None:
+        """Rebuild the sparse vectors of all records, and their metadata for filters."""
+        with self._writing():
+            self._manifest = generations.derive(self._points)
+
+    def begin(self, fingerprint: str, context: bytes) -> int:
+        """Add a generation.
+
+        Raises:
+            StoreError: There is one of that fingerprint, or the server is older than 1.18.
+        """
+        with self._writing():
+            self._manifest = generations.begin(self._points, self._manifest, fingerprint, context)
+        return self._manifest.last
+
+    def activate(self, generation: int) -> None:
+        """Activate a generation, once nobody writes between the count of its vectors and the switch."""
+        with self._writing():
+            self._manifest = generations.activate(self._points, self._manifest, generation, self._check_complete)
+
+    def drop(self, generation: int) -> None:
+        """Drop an inactive generation."""
+        with self._writing():
+            self._manifest = generations.remove(self._points, self._manifest, generation)
+
+    def _check_written(self, ids: Sequence[str]) -> None:
+        generations.check_written(self._points, self._manifest, ids)
+
+    def _check_complete(self, state: PointsGeneration) -> None:
+        count, there = self._points.count(), self._points.count(self._points.having(state.vector))
+        if count != there:
+            hint = "Add the others with add_to_generation."
+            raise StoreError(f"Expected a vector for each of {count} records, found {there}. {hint}")
+
+
+class QdrantEngine:
+    """Implements `cde_rag.stores.engine.Engine` in a collection of Qdrant.
+
+    A server has no transactions. A read that fails is made again if the manifest has changed meanwhile; a write is
+    checked against the manifest when it is done (generations.py).
+
+    Args:
+        client: As for QdrantStore.
+        collection: As for QdrantStore.
+        exact: As for QdrantStore.
+        indexing: Index configuration of a new store.
+        search_beam: Candidates of HNSW for each query; the server's default where None.
+    """
+
+    def __init__(
+        self,
+        client: QdrantClient,
+        collection: str,
+        indexing: QdrantIndexConfig = _DEFAULT,
+        *,
+        exact: bool = False,
+        search_beam: int | None = None,
+    ) -> None:
+        self.client = client
+        self.collection = collection
+        self.exact = exact
+        self.lock = lock_of(client, collection)
+        self._indexing = indexing
+        self._search_beam = search_beam
+        self._indexed = set[str]()
+        self._is_folder = client.init_options.get("path") is not None
+        self.local = self._is_folder or client.init_options.get("location") == ":memory:"
+        self._has_own_name = False  # the collection had this name, which then was no alias
+
+    def __str__(self) -> str:
+        return self.collection
+
+    def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
+        """Create an empty store; an existing collection without points keeps its vectors and gets ours in addition."""
+        encoded = encode(settings, "The store's settings")
+        with self.lock.writing():
+            generations.first(self.points(), dim, fingerprint, context, encoded, self._indexing)
+
+    def exists(self) -> bool:
+        """Return True if the collection's metadata is that of a store."""
+        return is_store(metadata_of(self.client, self.collection))
+
+    def read(self, work: Callable[[Session], Result], *, once: bool = False) -> Result:  # noqa: ARG002
+        """Call a function; again, if it fails after another process changed the manifest."""
+        with self.lock.reading():
+            session = self._glanced() or self._session(self.load())
+            for last_try in (False,) * (_TRIES - 1) + (True,):
+                try:
+                    result = work(session)
+                    if session.is_sure or session.manifest == (now := self.load()):
+                        return result
+                except Exception as error:
+                    if session.is_sure and not isinstance(error, StoreError):
+                        raise
+                    now = self.load()
+                    if last_try or (now == session.manifest and not isinstance(error, GoneError)):
+                        raise
+                session = self._session(now)
+        raise AssertionError("the last try returns or raises")
+
+    def write(self, work: Callable[[Session], Result]) -> Result:
+        """Call a function while no other thread writes; again, if others changed the manifest before it wrote."""
+        with self.lock.alone():
+            for last_try in (False,) * (_TRIES - 1) + (True,):
+                session = self._session(self.load(), writes=True)
+                try:
+                    return work(session)
+                except ChangedMeanwhileError:
+                    if last_try or session.wrote:
+                        raise
+        raise AssertionError("the last try returns or raises")
+
+    @contextmanager
+    def lease(self) -> Generator[Hashable, None, None]:
+        """Hold the lease; on a server it outlives a killed process by half a minute.
+
+        A run that was suspended for longer, so that another took the lease, cannot create, fill, activate or drop a
+        generation any more: its token is no longer that in the manifest, which each such call compares and swaps.
+        """
+        with hold_lease(self.lock.lease, self.collection) if self.local else leased(self.client, self.collection):
+            if not self.exists():
+                yield None
+                return
+            with self.lock.writing():
+                run = generations.take_over(self.points())
+            yield run
+
+    def verify(self) -> list[Damage]:
+        """Compare all points, the manifest and all Contexts with their checksums."""
+        with self.lock.reading():
+            manifest = self.load()
+            return find_damage(self.points(adopted=manifest.adopted), manifest)
+
+    def close(self) -> None:
+        """Do nothing: the client stays open, and is closed by the caller."""
+
+    def load(self) -> PointsManifest:
+        """Read the manifest, found by the collection's metadata.
+
+        Raises:
+            StoreError: There is no store.
+            StoreFormatError: Damaged, or of a newer format.
+        """
+        name, manifest = find(self.client, self.collection)
+        self._has_own_name = name == self.collection + CONTEXTS
+        return manifest
+
+    def points(self, *, adopted: bool = False) -> ClientPoints:
+        """Return the points of the collection; `adopted` as of the manifest."""
+        return ClientPoints(
+            self.client,
+            self.collection,
+            local=self.local,
+            adopted=adopted,
+            search_beam=self._search_beam,
+            indexed=self._indexed,
+        )
+
+    def check_size(self) -> None:
+        """Warn of a large collection in a local folder."""
+        if self._is_folder and call(lambda: self.client.count(self.collection)).count > LOCAL_POINTS:
+            hint = "Use a server, or QdrantEdgeStore."
+            warn_user(f"A folder of Qdrant takes about 150 records a second. {hint}", CDEWarning)
+
+    def _glanced(self) -> QdrantSession | None:
+        """Return a session whose manifest was read in one request: its point's collection is known by the name."""
+        if not self._has_own_name:
+            return None
+        manifest = load_from(self.client, self.collection + CONTEXTS, self.collection)
+        return None if manifest is None else self._session(manifest, is_sure=False)
+
+    def _session(self, manifest: PointsManifest, *, is_sure: bool = True, writes: bool = False) -> QdrantSession:
+        return QdrantSession(self, manifest, is_sure=is_sure, writes=writes)
