@@ -20,12 +20,12 @@ from benchmarks.fusion import write_table
 from cde_rag import CDEModel, Context, ContextualEmbedder, PlainEmbedder
 from cde_rag.context.sampling import sample_random
 from cde_rag.context.siblings import sibling_positions
-from cde_rag.embedders.mixing import CorpusMap, mixed, unit
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
+from cde_rag.model.plain.mixing import CorpusMap, mixed, unit
 from cde_rag_training.data.cuts import part
 from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.recipe import read_recipe

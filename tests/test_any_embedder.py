@@ -17,14 +17,13 @@ from tiny import WORDS
 
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.function import PROBES, FunctionEmbedder
-from cde_rag.embedders.mixing import CorpusMap, unit
-from cde_rag.embedders.plain_vectors import FILE, PlainVectors
+from cde_rag.embedders.plain import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
+from cde_rag.model.plain.fixed_texts import PROBES
+from cde_rag.model.plain.mixing import CorpusMap, unit
+from cde_rag.model.plain.vector_cache import FILE, PlainVectors
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore

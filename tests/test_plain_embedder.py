@@ -15,10 +15,9 @@ from sentence_transformers import SentenceTransformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.collection.collection import Collection
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.plain import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
 from cde_rag.indexing import backfill as generations
 from cde_rag.indexing.recontextualization import estimate

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cde_rag._validation import digest
 from cde_rag.embedders.active import stored_context
-from cde_rag.embedders.function import PROBE_DIGESTS
+from cde_rag.model.plain.fixed_texts import FIXED_DIGESTS
 from cde_rag.records import embedded_text
 from cde_rag.stores.base import Store
 
@@ -45,7 +45,7 @@ def erasures(store: Store) -> list[Erasure]:
     """
     generations = store.generations()
     contexts = [stored_context(store, generation.number) for generation in generations]
-    sampled = [{row.tobytes() for row in context.digests} - set(PROBE_DIGESTS) for context in contexts]
+    sampled = [{row.tobytes() for row in context.digests} - set(FIXED_DIGESTS) for context in contexts]
     gone = [set(documents) for documents in sampled]
     for row in store.scroll():
         found = digest(embedded_text(row.record))

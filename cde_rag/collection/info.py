@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
-from cde_rag.embedders.arithmetic import sample_of
 from cde_rag.errors import ContextFormatError
+from cde_rag.model.plain.fixed_texts import of_corpus
 from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage, Store
 from cde_rag.stores.text_analysis import analyzer_of
@@ -77,7 +77,7 @@ def inspect(store: Store) -> Inspection:
         headers=tuple(manifest.settings.get("headers", ())),
         analyzer=analyzer_of(manifest.settings).name,
         hybrid_weight=manifest.settings.get(HYBRID_WEIGHT, WEIGHTS["convex"]),
-        context_size=len(sample_of(context)),
+        context_size=int(of_corpus(context).sum()),
         context_source=context.manifest.source,
         context_sampling=context.manifest.sampling,
         context_seed=context.manifest.seed,

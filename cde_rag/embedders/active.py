@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cde_rag.context.context import Context
-from cde_rag.context.identity import PLAIN
-from cde_rag.embedders.arithmetic import ARITHMETIC, ArithmeticEmbedder
-from cde_rag.embedders.function import FUNCTION, FunctionEmbedder
-from cde_rag.embedders.plain_vectors import FILE, PlainVectors
+from cde_rag.context.identity import ARITHMETIC
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
+from cde_rag.model.plain.vector_cache import FILE, PlainVectors
 from cde_rag.stores.base import Folder, Store
 
 if TYPE_CHECKING:
-    from cde_rag.embedders.arithmetic import AnyEmbedder
-    from cde_rag.model import CDEModel
+    from cde_rag.embedders.contextual import AnyModel
 
 UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # until it is complete
 SWITCHES: Final = 8  # of the active generation that one call follows
@@ -105,22 +102,16 @@ def too_many_switches() -> StoreError:
 def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Embedder:
     """Bind an embedder to a generation's Context (default: the active one).
 
-    Uses the same model if it made that Context, else loads the model named in it. Siblings' vectors are kept in the
-    store's folder.
+    Uses the same model if it made that Context, else loads the model named in it. Plain vectors are kept in the store's
+    folder.
 
     Raises:
         ContextFormatError: The stored Context is damaged, or of a newer format.
         ContextMismatchError: It was made by other weights, which cannot be found under their name.
     """
-    from cde_rag.embedders.sentence_transformer import PlainEmbedder
-
     context, inner = stored_context(store, generation), unwrapped(embedder)
     try:
-        made = (
-            loaded(context, model=inner)
-            if isinstance(inner, PlainEmbedder | FunctionEmbedder)
-            else inner.rebound(context)
-        )
+        made = inner.rebound(context)
     except ContextMismatchError as mismatch:
         try:
             made = loaded(context, options=inner.options)
@@ -132,7 +123,7 @@ def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Em
 def loaded(
     context: Context,
     *,
-    model: "str | Path | CDEModel | AnyEmbedder | ArithmeticEmbedder | None" = None,
+    model: "AnyModel | None" = None,
     options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
 ) -> Embedder:
     """Load the embedder of a stored Context; its model by the name in the Context, unless one is given.
@@ -142,48 +133,22 @@ def loaded(
         ModelError: There is no such model or runtime, or it was a function, which has to be given.
     """
     # torch is imported where a model is loaded, so that a store is read without it
-    from cde_rag.embedders.contextual import ContextualEmbedder
-    from cde_rag.embedders.sentence_transformer import PlainEmbedder
-    from cde_rag.model import CDEModel
+    from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+    from cde_rag.model.families import PLAIN
     from cde_rag.model.runtimes import runtime_choice
 
     runtime_choice.asked(options.runtime)
-    identity = context.identity
-    if isinstance(model, ArithmeticEmbedder):
-        model = model.plain
-    if isinstance(model, PlainEmbedder | FunctionEmbedder):
-        return ArithmeticEmbedder(model, context) if identity.attention == ARITHMETIC else model.rebound(context)
-    if identity.pooling == FUNCTION:
-        raise ModelError(
-            f"The vectors were made with the function {identity.name!r}, which no file holds; found "
-            f"model={model!r:.80}. Give it: Collection.open(store, model=FunctionEmbedder(function, "
-            f"name={identity.name!r}))."
-        )
+    if isinstance(model, ContextualEmbedder):
+        return model.rebound(context)
+    identity, size = context.identity, options.mini_batch_size
     place = identity.name if model is None else model
+    asked = options.device, options.dtype, options.runtime
     try:
-        if identity.attention not in (PLAIN, ARITHMETIC):
-            return ContextualEmbedder(
-                place,
-                context,
-                device=options.device,
-                dtype=options.dtype,
-                runtime=options.runtime,
-                mini_batch_size=options.mini_batch_size,
-                pool=options.pool,
-            )
-        if isinstance(place, CDEModel):
-            raise ContextMismatchError(expected=identity.weights_sha256, found=place.identity.weights_sha256)
-        plain = PlainEmbedder(
-            place,
-            max_length=identity.max_length or None,  # 0 of a model that reads texts of any length
-            prefixes=identity.prefixes,
-            windows=identity.windows,
-            device=options.device,
-            dtype=options.dtype,
-            runtime=options.runtime,
-            mini_batch_size=options.mini_batch_size,
-        )
-        return ArithmeticEmbedder(plain, context) if identity.attention == ARITHMETIC else plain.rebound(context)
+        if isinstance(place, str | Path) and (family := next((one for one in PLAIN if one.owns(identity)), None)):
+            made = family.load(identity, str(place), *asked, size)
+        else:
+            made = as_model(place, *asked)
+        return ContextualEmbedder(made, context, mini_batch_size=size, pool=options.pool)
     except ModelError as error:
         if model is not None:
             raise
@@ -194,10 +159,13 @@ def loaded(
 
 
 def keeping(embedder: Embedder, store: Store) -> Embedder:
-    """Keep plain vectors in the folder of a store that has one."""
-    if not isinstance(embedder, ArithmeticEmbedder) or not isinstance(store, Folder):
+    """Keep plain vectors in the folder of a store that has one, for a model under arithmetic."""
+    from cde_rag.embedders.contextual import contextual
+
+    own = contextual(embedder)
+    if own is None or own.context.identity.attention != ARITHMETIC or not isinstance(store, Folder):
         return embedder
-    return embedder.keeping(PlainVectors(store.folder / FILE))
+    return own.keeping(PlainVectors(store.folder / FILE))
 
 
 def stored_context(store: Store, generation: int | None = None) -> Context:

@@ -16,7 +16,7 @@ from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
-from cde_rag.embedders.protocol import Embedder, KeepsVectors
+from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
@@ -434,8 +434,11 @@ class Upserter:
 
 def _forget(embedder: Embedder, records: Callable[[], Sequence[Record]]) -> None:
     """Delete the plain vectors of records that go, before these do, so that a crash leaves no trace of them."""
-    if isinstance(embedder, KeepsVectors):
-        embedder.forget([embedded_text(record) for record in records()])
+    from cde_rag.embedders.contextual import contextual
+
+    own = contextual(unwrapped(embedder))
+    if own is not None and own.vectors is not None:
+        own.forget([embedded_text(record) for record in records()])
 
 
 class _Vectors:

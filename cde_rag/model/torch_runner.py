@@ -34,6 +34,7 @@ class TorchRunner:
         self.runtime = "torch"
         self.device, self.dtype = device, dtype
         self.threads = batch_threads()
+        self.config = network.config
         self.network = network.to(device)
         self.network.set_dtype(DTYPES[dtype])
 

@@ -10,7 +10,7 @@ from plain_model import write_transformer
 from tiny import tiny_tokenizer
 from tokenizers import Tokenizer
 
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
+from cde_rag.embedders.plain import PlainEmbedder
 from cde_rag.model import CDEModel, tokenizer
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, TextTokenizer, beginning
 
@@ -76,7 +76,7 @@ def test_a_plain_model_is_shown_what_it_reads(plain: PlainEmbedder, piece: str):
     text = "river " + 40_000 * piece
     long_enough = CHARACTERS_A_TOKEN * plain.identity.max_length
     assert len(text) > 2 * long_enough
-    with mock.patch("cde_rag.embedders.sentence_transformer_torch.beginning", lambda text, _: text):
+    with mock.patch("cde_rag.model.plain.sentence_transformer_torch.beginning", lambda text, _: text):
         expected, tokens = plain.embed_passages([text], None), plain.count_tokens([text])
     shown: list[int] = []
     model = plain._model  # type: ignore[attr-defined]

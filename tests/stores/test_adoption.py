@@ -21,11 +21,11 @@ from cde_rag.collection.adopt_qdrant import adopt, catch_up, foreign_records, on
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.arithmetic import CHECKED, ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.function import FunctionEmbedder
-from cde_rag.embedders.plain_vectors import PlainVectors
+from cde_rag.embedders.plain import FunctionEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, checkpoints
+from cde_rag.model.plain.vector_cache import PlainVectors
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
