@@ -110,7 +110,7 @@ def contextual_systems(model: CDEModel, data: RetrievalSet, folder: Path) -> Ite
 
 
 def embedded(
-    embedder: PlainEmbedder | ContextualEmbedder, data: RetrievalSet, *, parents: Sequence[str | None] | None = None
+    embedder: ContextualEmbedder, data: RetrievalSet, *, parents: Sequence[str | None] | None = None
 ) -> Vectors:
     """Embed queries and documents of a set."""
     with warnings.catch_warnings():

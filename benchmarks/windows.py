@@ -107,7 +107,7 @@ def cut(data: RetrievalSet) -> RetrievalSet:
 
 
 def vectors(
-    embedder: ContextualEmbedder | PlainEmbedder, data: RetrievalSet, model: str | None
+    embedder: ContextualEmbedder, data: RetrievalSet, model: str | None
 ) -> Iterator[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]:
     """Yield the vectors of each way, each with the document that it belongs to; `model` is the plain one's."""
     texts = data.corpus.texts

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cde_rag.context.context import Context
@@ -135,6 +134,7 @@ def loaded(
     # torch is imported where a model is loaded, so that a store is read without it
     from cde_rag.embedders.contextual import ContextualEmbedder, as_model
     from cde_rag.model.families import PLAIN
+    from cde_rag.model.model import Model
     from cde_rag.model.runtimes import runtime_choice
 
     runtime_choice.asked(options.runtime)
@@ -144,10 +144,11 @@ def loaded(
     place = identity.name if model is None else model
     asked = options.device, options.dtype, options.runtime
     try:
-        if isinstance(place, str | Path) and (family := next((one for one in PLAIN if one.owns(identity)), None)):
-            made = family.load(identity, str(place), *asked, size)
-        else:
+        family = next((one for one in PLAIN if one.owns(identity)), None)
+        if family is None or isinstance(place, Model):
             made = as_model(place, *asked)
+        else:
+            made = family.load(identity, place, *asked, size)
         return ContextualEmbedder(made, context, mini_batch_size=size, pool=options.pool)
     except ModelError as error:
         if model is not None:

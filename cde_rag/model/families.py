@@ -98,7 +98,7 @@ class PlainFamily:
 
     name: str
     owns: Callable[[ModelIdentity], bool]
-    load: Callable[[ModelIdentity, str, str | None, str | None, str | None, int], PlainModel]
+    load: Callable[[ModelIdentity, str | Path, str | None, str | None, str | None, int], PlainModel]
 
 
 def _stored(folder: Path, _: ModelName) -> StoredModel:
@@ -135,7 +135,7 @@ def _first_half(folder: Path) -> Sequence[Path]:
 
 
 def _sentence_transformer(
-    identity: ModelIdentity, place: str, device: str | None, dtype: str | None, runtime: str | None, size: int
+    identity: ModelIdentity, place: str | Path, device: str | None, dtype: str | None, runtime: str | None, size: int
 ) -> PlainModel:
     return SentenceTransformerModel(
         place,
@@ -149,7 +149,7 @@ def _sentence_transformer(
     )
 
 
-def _function(identity: ModelIdentity, place: str, *_: object) -> PlainModel:
+def _function(identity: ModelIdentity, place: object, *_: object) -> PlainModel:
     raise ModelError(
         f"The vectors were made with the function {identity.name!r}, which no file holds; found model={place!r:.80}. "
         f"Give it: Collection.open(store, model=FunctionEmbedder(function, name={identity.name!r}))."

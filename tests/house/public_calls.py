@@ -101,7 +101,7 @@ def measure() -> None:
     evaluate([Path("scifact")], model="cde-mini")
 
 
-def own(texts: list[str]) -> ArithmeticEmbedder:
+def own(texts: list[str]) -> ContextualEmbedder:
     client = FunctionEmbedder(lambda some: [[1.0, float(len(text))] for text in some], name="lengths-1")
     mapped = ContextualEmbedder.from_corpus(texts, model=client)
     papers = Collection.create(FaissStore("papers.faiss"), mapped)

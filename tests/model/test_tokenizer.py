@@ -10,6 +10,7 @@ from plain_model import write_transformer
 from tiny import tiny_tokenizer
 from tokenizers import Tokenizer
 
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.plain import PlainEmbedder
 from cde_rag.model import CDEModel, tokenizer
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, TextTokenizer, beginning
@@ -67,12 +68,12 @@ def test_short_texts_stay_whole():
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> PlainEmbedder:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
     return PlainEmbedder(write_transformer(tmp_path_factory.mktemp("plain") / "model"), device="cpu")
 
 
 @pytest.mark.parametrize("piece", ["river bank ", "x", " ", "銀", "river"])
-def test_a_plain_model_is_shown_what_it_reads(plain: PlainEmbedder, piece: str):
+def test_a_plain_model_is_shown_what_it_reads(plain: ContextualEmbedder, piece: str):
     text = "river " + 40_000 * piece
     long_enough = CHARACTERS_A_TOKEN * plain.identity.max_length
     assert len(text) > 2 * long_enough
