@@ -184,7 +184,7 @@ def main() -> None:
     found: list[ModelScores] = []
     for name, folder in (named.split("=", 1) for named in options.model):
         embedder = PlainEmbedder(folder)
-        if embedder.identity.max_length > TOKENS:
+        if embedder.context.identity.max_length > TOKENS:
             embedder = PlainEmbedder(folder, max_length=TOKENS)
         for data in sets:
             vectors = kept(

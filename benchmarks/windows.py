@@ -113,7 +113,7 @@ def vectors(
     texts = data.corpus.texts
     whole = list(range(len(texts)))
     yield "cut", (embedder.embed_passages(texts, None).vectors, whole)
-    if isinstance(embedder, PlainEmbedder):
+    if embedder.context.identity.is_plain:
         windowed = PlainEmbedder(str(model), max_length=TOKENS, windows=True)
         yield "windows", (windowed.embed_passages(texts, None).vectors, whole)
     else:

@@ -106,7 +106,7 @@ def test_identity_windows_and_counts_are_those_of_torch(
 ) -> None:
     found = PlainEmbedder(folders["mean"], runtime=runtime, **options)
     expected = PlainEmbedder(folders["mean"], runtime="torch", device="cpu", **options)
-    assert (found.identity, found.fingerprint) == (expected.identity, expected.fingerprint)
+    assert (found.context.identity, found.fingerprint) == (expected.context.identity, expected.fingerprint)
     assert found.count_tokens(TEXTS) == expected.count_tokens(TEXTS)
     np.testing.assert_allclose(found.embed_documents(TEXTS), expected.embed_documents(TEXTS), atol=2e-5)
     np.testing.assert_allclose(found.embed_queries(TEXTS), expected.embed_queries(TEXTS), atol=2e-5)
@@ -254,7 +254,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
 ) -> None:
     plain = PlainEmbedder(folders["cls"], runtime="onnx")
     expected = plain.embed_documents(TEXTS)
-    (path,) = (cache / "graphs").glob(f"{plain.identity.weights_sha256[:32]}-plain-*.onnx")
+    (path,) = (cache / "graphs").glob(f"{plain.context.identity.weights_sha256[:32]}-plain-*.onnx")
     intact = path.read_bytes()
     del plain  # the next ones would share its graph
     with monkeypatch.context() as patch:
@@ -305,7 +305,7 @@ def test_the_fastest_runtime_is_measured_once_and_kept(
     best = runtime_choice.fastest(rows)
     assert best is not None
     assert (plain.runtime, plain.dtype, plain.options.runtime) == (best.runtime, best.dtype, None)
-    assert plain.identity.name in [each.name for each in runtime_choice.kept()]
+    assert plain.context.identity.name in [each.name for each in runtime_choice.kept()]
     monkeypatch.setattr(runtime_choice, "measure", None)  # whoever measures again fails
     for fast in ("torch", *RUNTIMES):
         shown = [row | {"document_ms": 1e-9 if row["runtime"] == fast else 1.0} for row in value["timings"]]

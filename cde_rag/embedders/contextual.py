@@ -153,6 +153,16 @@ class ContextualEmbedder:
         return self.model.device
 
     @property
+    def runtime(self) -> str:
+        """Runtime of the model: "torch", "openvino" or "onnx"; "function" for a user's function."""
+        return self.model.runtime
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the model's layers."""
+        return self.model.dtype
+
+    @property
     def options(self) -> EmbedderOptions:
         """Device, dtype, runtime and batch size, for the embedder that follows this one."""
         return EmbedderOptions(

@@ -25,6 +25,7 @@ class Model(Protocol):
         in_workers: True if workers of a pool can load the model by its name or folder.
         folder: Folder of its files; None if it was not read from files.
         runtime: "torch", "openvino" or "onnx"; "function" for a user's function.
+        dtype: Dtype of the layers.
         device: Device of the computation, such as "cpu"; None if it is unknown.
         given_dtype: Dtype as it was given; None if it was chosen.
         given_runtime: Runtime as it was given; None if it was chosen.
@@ -55,6 +56,8 @@ class Model(Protocol):
     def folder(self) -> Path | None: ...  # noqa: D102
     @property
     def runtime(self) -> str: ...  # noqa: D102
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
     @property
     def device(self) -> str | None: ...  # noqa: D102
     @property

@@ -75,12 +75,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
 @pytest.mark.parametrize("piece", ["river bank ", "x", " ", "銀", "river"])
 def test_a_plain_model_is_shown_what_it_reads(plain: ContextualEmbedder, piece: str):
     text = "river " + 40_000 * piece
-    long_enough = CHARACTERS_A_TOKEN * plain.identity.max_length
+    long_enough = CHARACTERS_A_TOKEN * plain.context.identity.max_length
     assert len(text) > 2 * long_enough
     with mock.patch("cde_rag.model.plain.sentence_transformer_torch.beginning", lambda text, _: text):
         expected, tokens = plain.embed_passages([text], None), plain.count_tokens([text])
     shown: list[int] = []
-    model = plain._model  # type: ignore[attr-defined]
+    model = plain.model._model  # type: ignore[attr-defined]
     lengths = model.lengths
 
     def spy(texts: list[str], prefix: str) -> list[int]:
@@ -92,5 +92,5 @@ def test_a_plain_model_is_shown_what_it_reads(plain: ContextualEmbedder, piece: 
     assert json.dumps(found.vectors.tolist()) == json.dumps(expected.vectors.tolist())
     assert found.truncated.tolist() == expected.truncated.tolist()
     assert plain.count_tokens([text]) == tokens
-    if tokens == plain.identity.max_length and piece != "x":
+    if tokens == plain.context.identity.max_length and piece != "x":
         assert max(shown) < len(text)

@@ -31,7 +31,7 @@ class FunctionModel(PlainModel):
         probe: Vectors of the fixed texts, which every Context holds.
     """
 
-    runtime = "function"
+    runtime, dtype = "function", "float32"
 
     def __init__(
         self,

@@ -66,6 +66,7 @@ class PlainModel(ABC):
     identity: ModelIdentity
     mini_batch_size: int
     runtime: str
+    dtype: str
     device: str | None = None
     given_dtype: str | None = None
     given_runtime: str | None = None

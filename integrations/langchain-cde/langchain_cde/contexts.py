@@ -12,6 +12,7 @@ from cde_rag import (
     Context,
     ContextFormatError,
     ContextMissingError,
+    ContextualEmbedder,
     FunctionEmbedder,
     ModelError,
 )
