@@ -132,7 +132,7 @@ class ContextualModule(torch.nn.Module):
 
     def _here(self) -> ContextualEmbedder:
         model = self._model
-        if torch.device(model.device) != self._place:
+        if torch.device(str(model.device)) != self._place:
             network, digest = copy.deepcopy(model.network), model.identity.weights_sha256
             moved = CDEModel(network, model.tokenizer, digest, device=str(self._place), dtype=model.dtype)
             moved.folder = model.folder

@@ -15,8 +15,8 @@ from cde_rag.model import model_files
 from cde_rag.model.batching import tight_buckets
 from cde_rag.model.embedded import Embedded
 from cde_rag.model.loading import ModelSource
+from cde_rag.model.model import Model
 from cde_rag.model.names import ModelName
-from cde_rag.model.plain.vector_cache import PlainVectors
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.shared import Shared
@@ -44,7 +44,7 @@ def native_dtype(device: str) -> str:
     return "bfloat16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"
 
 
-class CDEModel:
+class CDEModel(Model):
     """A two-stage model, with one-way or two-way context attention, or a pair of a one-way model and a plain encoder.
 
     The first stage and the path of the context run in float32, the second stage's layers in `dtype`. Thread-safe.
@@ -58,11 +58,8 @@ class CDEModel:
 
     Attributes:
         stages: Both stages, in their runtime.
-        folder: Folder of its files; None if it was not read from files.
-        in_workers: True: workers of a pool load it by its name or folder.
-        vectors: None: no plain vectors are kept.
-        given_dtype: The dtype as it was given; None if it was chosen by the device.
-        given_runtime: The runtime as it was given; None if it was chosen.
+        config: Config of the model.
+        tokenizer: Tokenizer of both stages.
 
     Raises:
         MissingExtraError: A network of torch, and torch is not installed.
@@ -70,7 +67,6 @@ class CDEModel:
     """
 
     in_workers = True
-    vectors: None = None
 
     def __init__(
         self,
@@ -84,12 +80,13 @@ class CDEModel:
         if dtype not in (None, *DTYPES):
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
         self.given_dtype = dtype
-        self.given_runtime: str | None = None
         self.stages: StageRunner = (
             network if isinstance(network, StageRunner) else _torch_runner(network, device, dtype)
         )
-        self.folder: Path | None = None
+        self.runtime, self.device, self.dtype = self.stages.runtime, self.stages.device, self.stages.dtype
         self.config = self.stages.config
+        self.context_size, self.max_siblings = self.config.context_size, self.config.max_siblings
+        self.has_null, self.late_chunks = self.config.null_embedding, self.config.late_chunks
         self.tokenizer = tokenizer
         self.identity = self.config.identity(digest, tokenizer.sha256)
         self._prefixes = {QUERY: self.identity.prefixes["query"], DOCUMENT: self.identity.prefixes["document"]}
@@ -176,21 +173,6 @@ class CDEModel:
         return model
 
     @property
-    def runtime(self) -> str:
-        """Runtime of the stages: "torch", "openvino" or "onnx"."""
-        return self.stages.runtime
-
-    @property
-    def device(self) -> str:
-        """Device of the computation, such as "cpu"."""
-        return self.stages.device
-
-    @property
-    def dtype(self) -> str:
-        """Dtype of the second stage's layers."""
-        return self.stages.dtype
-
-    @property
     def threads(self) -> int:
         """CPU threads of a batch, at least 1; a single query takes one."""
         return self.stages.threads
@@ -206,46 +188,6 @@ class CDEModel:
         if network is None:
             raise ModelError(f"Expected a model in torch, found one in {self.runtime}. Load it with runtime='torch'.")
         return network
-
-    @property
-    def dim(self) -> int:
-        """Length of an embedding."""
-        return self.config.dim
-
-    @property
-    def context_size(self) -> int | None:
-        """Required number of context documents, repeated ones included; None if any number will do."""
-        return self.config.context_size
-
-    @property
-    def max_siblings(self) -> int:
-        """Siblings that are read with a document, at most; 0 for two-way models, which read none."""
-        return self.config.max_siblings
-
-    @property
-    def has_null(self) -> bool:
-        """True if the model learned to do without a corpus."""
-        return self.config.null_embedding
-
-    @property
-    def late_chunks(self) -> bool:
-        """True for one-way models, which can pool chunks that are read together."""
-        return self.config.late_chunks
-
-    @property
-    def fixed(self) -> tuple[Sequence[str], Float32[np.ndarray, "fixed dim"]]:
-        """None: the weights identify the model."""
-        return (), np.empty((0, self.dim), np.float32)
-
-    def known(self, context: Context) -> "CDEModel":
-        """Return the model itself; `prepare` compares its identity."""
-        del context
-        return self
-
-    def keeping(self, vectors: PlainVectors | None) -> "CDEModel":
-        """Return the model itself: its vectors depend on their Context."""
-        del vectors
-        return self
 
     def tokenize(self, texts: Sequence[str], *, role: int = DOCUMENT, first: int = 0) -> list[Tokens]:
         """Tokenize texts for the second stage, the role's prefix included.
@@ -339,10 +281,7 @@ class CDEModel:
         from cde_rag.model.late_chunking import LateChunking
 
         if not self.late_chunks:
-            raise ModelError(
-                f"{self.config.name} cannot pool chunks of one text: only one-way models do, such as cde-mini-1. Give "
-                "embed_documents the parents of the chunks."
-            )
+            return super().embed_chunks(documents, prepared, sibling_rule, mini_batch_size=mini_batch_size)
         return LateChunking(self, prepared, sibling_rule)(documents, mini_batch_size)
 
     def count_tokens(self, texts: Sequence[str], *, windows: bool) -> int:

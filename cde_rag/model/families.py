@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, Union, runtim
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
 from cde_rag.model import model_files
+from cde_rag.model.config import ModelConfig
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_config import PairConfig, is_pair
 from cde_rag.model.plain.function_model import FUNCTION
@@ -19,9 +20,9 @@ from cde_rag.model.plain.plain_model import PlainModel
 from cde_rag.model.plain.sentence_transformer_model import SentenceTransformerModel
 from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
 from cde_rag.model.runtimes.two_way_runner import TwoWayGraphRunner
-from cde_rag.model.stage_runner import AnyConfig, StageRunner
+from cde_rag.model.stage_runner import StageRunner
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_way.config import is_published
+from cde_rag.model.two_way.config import TwoWayConfig, is_published
 from cde_rag.model.two_way.published_files import PublishedFiles
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cde_rag.model.two_stage import TwoStage
     from cde_rag.model.two_way.network import TwoWay
 
+AnyConfig: TypeAlias = ModelConfig | PairConfig | TwoWayConfig
 AnyNetwork: TypeAlias = Union["TwoStage", "TwoWay", "PairNetwork"]
 Checkpoint: TypeAlias = tuple[AnyNetwork, TextTokenizer, str]
 """A network in float32 and evaluation mode, its tokenizer, and the digest of config and weights."""

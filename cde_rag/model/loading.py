@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,11 +18,7 @@ from cde_rag.model.names import ModelName
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.stage_runner import StageRunner
-from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.weights import read_json
-
-if TYPE_CHECKING:
-    from cde_rag.model.families import AnyNetwork
 
 FEW_DOCUMENTS: Final = 2  # of the sample that models which need a context are measured with: one takes a second
 JOINED: Final = 4  # texts of the sample in each of them: the error of bfloat16 shows in long ones
@@ -55,13 +51,24 @@ class ModelSource:
 
     @classmethod
     def find(cls, name: ModelName, *, token: str | None = None) -> "ModelSource":
-        """Find a model by its name; it is downloaded if necessary.
+        """Find a model by its name; it is downloaded if necessary. The name of the source finds the very same again.
+
+        Args:
+            name: Name of the model.
+            token: Token for the hub.
 
         Raises:
             MissingExtraError: `huggingface_hub` is not installed.
             ModelError: There is no such model.
         """
-        return cls.of(*resolve(name, token=token))
+        folder = model_files.local(name.base)
+        if folder is None and name.is_hub_id:
+            folder = hub.fetch(name.base, revision=name.revision, token=token)
+            return cls.of(folder, replace(name, revision=folder.name))
+        if name.revision is not None:
+            raise ModelError(f"A revision is for models of the hub; {name.base!r} is none. Leave the revision out.")
+        folder = model_files.find(name.base)
+        return cls.of(folder, replace(name, base=str(folder.resolve())))
 
     @cached_property
     def files(self) -> StageFiles:
@@ -155,6 +162,18 @@ class ModelSource:
                 if path.is_file():
                     yield str(path), written(path)
 
+    def convert(self, target: Path) -> None:
+        """Write a two-way model to a folder that is read without network.
+
+        Raises:
+            ModelError: The model cannot be read, needs no conversion, or the target exists or cannot be written.
+        """
+        if self.family.convert is None:
+            raise ModelError(
+                f"{self.name.base} works without network as it is; give its name or folder where it is used."
+            )
+        self.family.convert(self.folder, self.name, target)
+
     def copy(self, target: Path) -> None:
         """Copy the folder to another one, from which the model is read without network.
 
@@ -190,45 +209,3 @@ class ModelSource:
         length = self.files.config.max_length
         documents, query = ([row.ids for row in self.files.tokenizer(some, length)] for some in (texts, [question]))
         return documents, query
-
-
-def load(name: ModelName, *, token: str | None) -> "tuple[AnyNetwork, TextTokenizer, str, Path]":
-    """Load a model's network, of torch, its tokenizer, its digest and its folder; for training.
-
-    Raises:
-        MissingExtraError: torch is not installed; a two-way model needs `transformers`, one from the hub
-            `huggingface_hub`.
-        ModelError: No such model, or its files are incomplete, damaged, pickled or of a newer format.
-    """
-    source = ModelSource.find(name, token=token)
-    return *source.network(), source.folder
-
-
-def convert(name: ModelName, target: Path, *, token: str | None) -> None:
-    """Write a two-way model to a folder that is read without network.
-
-    Raises:
-        MissingExtraError: `huggingface_hub` is not installed.
-        ModelError: The model cannot be read, needs no conversion, or the target exists or cannot be written.
-    """
-    source = ModelSource.find(name, token=token)
-    if source.family.convert is None:
-        raise ModelError(f"{name.base} works without network as it is; give its name or folder where it is used.")
-    source.family.convert(source.folder, source.name, target)
-
-
-def resolve(name: ModelName, *, token: str | None) -> tuple[Path, ModelName]:
-    """Return the folder of a model, downloaded if necessary, and the name under which it is found again.
-
-    Raises:
-        MissingExtraError: `huggingface_hub` is not installed.
-        ModelError: There is no such model.
-    """
-    folder = model_files.local(name.base)
-    if folder is None and name.is_hub_id:
-        folder = hub.fetch(name.base, revision=name.revision, token=token)
-        return folder, replace(name, revision=folder.name)
-    if name.revision is not None:
-        raise ModelError(f"A revision is for models of the hub; {name.base!r} is none. Leave the revision out.")
-    folder = model_files.find(name.base)
-    return folder, replace(name, base=str(folder.resolve()))

@@ -1,93 +1,86 @@
 """Model: the port of all families of models. With a Context it is a vector space, see `ContextualEmbedder`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
+from cde_rag.errors import ModelError
 from cde_rag.model.embedded import Embedded
 from cde_rag.model.plain.vector_cache import PlainVectors
 
 
-@runtime_checkable
-class Model(Protocol):
+class Model(ABC):
     """A model of any family on one device: texts, siblings and a Context in, unit vectors out. Thread-safe.
 
     Attributes:
-        context_size: Context documents that a Context has to have, repeated ones included; None if any number will do.
-        max_siblings: Siblings that are read with a document, at most; 0 if the model reads none.
-        has_null: True if the model does without a corpus, in the null context.
-        late_chunks: True if chunks can be read together, see `ContextualEmbedder.embed_chunks`.
-        in_workers: True if workers of a pool can load the model by its name or folder.
-        folder: Folder of its files; None if it was not read from files.
+        identity: Properties that determine the vector space.
         runtime: "torch", "openvino" or "onnx"; "function" for a user's function.
         dtype: Dtype of the layers.
         device: Device of the computation, such as "cpu"; None if it is unknown.
         given_dtype: Dtype as it was given; None if it was chosen.
         given_runtime: Runtime as it was given; None if it was chosen.
+        folder: Folder of its files; None if it was not read from files.
+        in_workers: True if workers of a pool can load the model by its name or folder.
+        context_size: Context documents that a Context has to have, repeated ones included; None if any number will do.
+        max_siblings: Siblings that are read with a document, at most; 0 if the model reads none.
+        has_null: True if the model does without a corpus, in the null context.
+        late_chunks: True if chunks can be read together, see `ContextualEmbedder.embed_chunks`.
         vectors: Where the plain vectors of texts are kept; None if they are not kept.
     """
 
-    @property
-    def identity(self) -> ModelIdentity:
-        """Properties that determine the vector space."""
-        ...
+    identity: ModelIdentity
+    runtime: str
+    dtype: str
+    device: str | None = None
+    given_dtype: str | None = None
+    given_runtime: str | None = None
+    folder: Path | None = None
+    in_workers: bool = False
+    context_size: int | None = None
+    max_siblings: int = 0
+    has_null: bool = True
+    late_chunks: bool = False
+    vectors: PlainVectors | None = None
 
     @property
     def dim(self) -> int:
         """Length of an embedding."""
-        ...
-
-    @property
-    def context_size(self) -> int | None: ...  # noqa: D102 (attributes are in the class)
-    @property
-    def max_siblings(self) -> int: ...  # noqa: D102
-    @property
-    def has_null(self) -> bool: ...  # noqa: D102
-    @property
-    def late_chunks(self) -> bool: ...  # noqa: D102
-    @property
-    def in_workers(self) -> bool: ...  # noqa: D102
-    @property
-    def folder(self) -> Path | None: ...  # noqa: D102
-    @property
-    def runtime(self) -> str: ...  # noqa: D102
-    @property
-    def dtype(self) -> str: ...  # noqa: D102
-    @property
-    def device(self) -> str | None: ...  # noqa: D102
-    @property
-    def given_dtype(self) -> str | None: ...  # noqa: D102
-    @property
-    def given_runtime(self) -> str | None: ...  # noqa: D102
-    @property
-    def vectors(self) -> PlainVectors | None: ...  # noqa: D102
+        return self.identity.dim
 
     @property
     def fixed(self) -> tuple[Sequence[str], Float32[np.ndarray, "fixed dim"]]:
         """Texts whose vectors every Context of the model holds, by which it is known again; none for most models."""
-        ...
-
-    def first_stage(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
-        """Embed each text by itself, as a row of a Context."""
-        ...
+        return (), np.empty((0, self.dim), np.float32)
 
     def known(self, context: Context) -> "Model":
         """Return the model under the identity that it has in a Context of an earlier run.
 
         Raises:
-            ContextMismatchError: The Context was made by another model.
+            ContextMismatchError: The Context was made by another model; here, if `prepare` does not compare them.
         """
-        ...
+        del context
+        return self
 
     def keeping(self, vectors: PlainVectors | None) -> "Model":
-        """Return the same model with another place for plain vectors; a two-stage model, which has none, as it is."""
-        ...
+        """Return the model with another place for plain vectors; as it is, if its vectors depend on their Context."""
+        del vectors
+        return self
 
+    @abstractmethod
+    def first_stage(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+        """Embed each text by itself, as a row of a Context.
+
+        Raises:
+            CorpusError: A text is blank or holds a lone surrogate.
+        """
+
+    @abstractmethod
     def prepare(self, context: Context) -> Any:
         """Compute the input of `embed` from a Context, once per Context.
 
@@ -95,8 +88,8 @@ class Model(Protocol):
             ContextError: The model needs another number of context documents, or has no null context.
             ContextMismatchError: The context was made by other weights, another tokenizer or other settings.
         """
-        ...
 
+    @abstractmethod
     def embed(
         self,
         texts: Sequence[str],
@@ -120,11 +113,9 @@ class Model(Protocol):
             progress: Show a bar on stderr.
 
         Raises:
-            CorpusError: A text is blank or holds a lone surrogate, with its position; or has no word that the model
-                knows.
+            CorpusError: A text is blank, holds a lone surrogate or has no word that the model knows.
             ModelError: Siblings for a model that reads none; or a user's function returns other than vectors.
         """
-        ...
 
     def embed_chunks(
         self, documents: Sequence[Sequence[str]], prepared: Any, sibling_rule: int, *, mini_batch_size: int
@@ -134,10 +125,14 @@ class Model(Protocol):
         Raises:
             CorpusError: A chunk is blank or holds a lone surrogate, or a document has no chunk.
             MissingExtraError: torch is not installed.
-            ModelError: Not `late_chunks`.
+            ModelError: The model cannot do so, or runs without torch.
         """
-        ...
+        del documents, prepared, sibling_rule, mini_batch_size
+        raise ModelError(
+            f"{self.identity.name} cannot pool chunks of one text: only one-way models do, such as cde-mini-1. Give "
+            "embed_documents the parents of the chunks."
+        )
 
+    @abstractmethod
     def count_tokens(self, texts: Sequence[str], *, windows: bool) -> int:
         """Count the tokens of all texts as they are read, prefixes and special tokens included."""
-        ...

@@ -1,17 +1,15 @@
 """Interface of a model's two stages: token ids and arrays in, arrays out, whatever computes them."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int
 
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.pair.pair_config import PairConfig
-from cde_rag.model.two_way.config import TwoWayConfig
+if TYPE_CHECKING:
+    from cde_rag.model.families import AnyConfig
 
 DTYPES: Final = ("float32", "bfloat16", "float16")  # of layers, as users name them
-AnyConfig: TypeAlias = ModelConfig | PairConfig | TwoWayConfig
 
 
 @runtime_checkable
@@ -31,7 +29,7 @@ class StageRunner(Protocol):
     threads: int
 
     @property
-    def config(self) -> AnyConfig:
+    def config(self) -> "AnyConfig":
         """Config of the model."""
         ...
 

@@ -106,7 +106,7 @@ def own(texts: list[str]) -> ContextualEmbedder:
     mapped = ContextualEmbedder.from_corpus(texts, model=client)
     papers = Collection.create(FaissStore("papers.faiss"), mapped)
     assert Collection.open(papers.store, model=client).embedder.fingerprint == mapped.fingerprint
-    return ArithmeticEmbedder.from_corpus(texts, model=mapped.plain, weight=0.3)
+    return ArithmeticEmbedder.from_corpus(texts, model=mapped, weight=0.3)
 
 
 def migrate(texts: list[str]) -> list[str]:

@@ -13,9 +13,9 @@ from tiny import tiny_cde_model, tiny_network, tiny_tokenizer
 from tiny_pair import tiny_pair, tiny_pieces
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
-from cde_rag.model import checkpoints, loading, model_files
+from cde_rag.model import checkpoints, model_files
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.model_files import VOCABULARY
-from cde_rag.model.names import ModelName
 from cde_rag.model.pair import four_bits, pair_checkpoint
 from cde_rag.model.pair.pair_network import halves
 from cde_rag.model.runtimes.graph_runner import StoredModel
@@ -145,7 +145,7 @@ def test_what_is_written_comes_back_to_the_bit(pair, folder, tmp_path):
 
 
 def test_a_copied_folder_has_the_same_vectors(pair, folder, tmp_path):
-    loading.copy(folder, ModelName(base=str(folder)), tmp_path / "copy")
+    ModelSource.of(folder).copy(tmp_path / "copy")
     again = CDEModel.from_pretrained(tmp_path / "copy", device="cpu", dtype="float32")
     assert again.identity.weights_sha256 == pair.identity.weights_sha256
     np.testing.assert_array_equal(own(again).embed_documents(TEXTS), own(pair).embed_documents(TEXTS))

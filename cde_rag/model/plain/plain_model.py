@@ -6,12 +6,11 @@ hand, new siblings and a new Context need no model.
 """
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32
@@ -20,10 +19,11 @@ from tqdm import tqdm
 from cde_rag._validation import check_texts, digest
 from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
-from cde_rag.context.identity import ARITHMETIC, ModelIdentity
+from cde_rag.context.identity import ARITHMETIC
 from cde_rag.context.siblings import SIBLINGS
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
 from cde_rag.model.embedded import Embedded
+from cde_rag.model.model import Model
 from cde_rag.model.plain.fixed_texts import of_corpus
 from cde_rag.model.plain.mixing import CorpusMap, mixed
 from cde_rag.model.plain.vector_cache import PlainVectors
@@ -54,7 +54,7 @@ class Arithmetic:
         return vectors if self.map is None else self.map.apply(vectors)
 
 
-class PlainModel(ABC):
+class PlainModel(Model):
     """Base of models that read each text by itself; see `Model`. A subclass embeds texts in a role.
 
     Plain vectors are kept where `vectors` says, once for all Contexts: texts that are kept need no model.
@@ -63,30 +63,8 @@ class PlainModel(ABC):
         mini_batch_size: Texts at once where none are named.
     """
 
-    identity: ModelIdentity
     mini_batch_size: int
-    runtime: str
-    dtype: str
-    device: str | None = None
-    given_dtype: str | None = None
-    given_runtime: str | None = None
-    vectors: PlainVectors | None = None
-    context_size: None = None
     max_siblings = SIBLINGS
-    has_null = True
-    late_chunks = False
-    in_workers = False
-    folder: Path | None = None
-
-    @property
-    def dim(self) -> int:
-        """Length of an embedding."""
-        return self.identity.dim
-
-    @property
-    def fixed(self) -> tuple[Sequence[str], Float32[np.ndarray, "fixed dim"]]:
-        """None: the files of a model identify it."""
-        return (), np.empty((0, self.dim), np.float32)
 
     @property
     def _space(self) -> str:
@@ -143,10 +121,6 @@ class PlainModel(ABC):
         pool, own = prepared.mapped(read.vectors), [places[text] for text in texts]
         rows = [[places[text] for text in row] for row in siblings]
         return Embedded(mixed(pool[own], rows, pool, prepared.weight), read.truncated[own])
-
-    def embed_chunks(self, documents: Any, prepared: Any, sibling_rule: int, *, mini_batch_size: int) -> Embedded:  # noqa: ARG002
-        """Raise the error of a model that cannot pool chunks of one text."""
-        raise ModelError(f"{self.identity.name} cannot pool chunks of one text: only one-way models do.")
 
     def read(
         self,
@@ -226,13 +200,5 @@ class PlainModel(ABC):
         known.update(new)
 
     @abstractmethod
-    def known(self, context: Context) -> "PlainModel":
-        """Return the model under the identity that it has in a Context; see `Model.known`."""
-
-    @abstractmethod
     def plain(self, texts: Sequence[str], role: int, mini_batch_size: int, *, progress: bool = False) -> Embedded:
         """Embed each text by itself, without any cache."""
-
-    @abstractmethod
-    def count_tokens(self, texts: Sequence[str], *, windows: bool) -> int:
-        """Count the tokens of all texts as they are read, prefixes and special tokens included."""
