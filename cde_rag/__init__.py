@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cde_rag.collection.tenants import Tenants
     from cde_rag.context.context import Context
     from cde_rag.embedders.contextual import ContextualEmbedder
-    from cde_rag.embedders.plain import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
+    from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
     from cde_rag.embedders.process_pool import ProcessPool
     from cde_rag.embedders.protocol import EmbedderOptions
     from cde_rag.evaluation import evaluate
@@ -100,7 +100,7 @@ __all__ = [
 
 _HOMES = {
     "AddReport": "cde_rag.indexing.upsert",
-    "ArithmeticEmbedder": "cde_rag.embedders.plain",
+    "ArithmeticEmbedder": "cde_rag.embedders.plain_embedders",
     "CDEModel": "cde_rag.model",
     "Canary": "cde_rag.indexing.canary",
     "Collection": "cde_rag.collection.collection",
@@ -109,12 +109,12 @@ _HOMES = {
     "Damage": "cde_rag.stores.base",
     "Drift": "cde_rag.indexing.drift",
     "EmbedderOptions": "cde_rag.embedders.protocol",
-    "FunctionEmbedder": "cde_rag.embedders.plain",
+    "FunctionEmbedder": "cde_rag.embedders.plain_embedders",
     "Group": "cde_rag.search.grouping",
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.collection.info",
     "ParentHit": "cde_rag.search.grouping",
-    "PlainEmbedder": "cde_rag.embedders.plain",
+    "PlainEmbedder": "cde_rag.embedders.plain_embedders",
     "ProcessPool": "cde_rag.embedders.process_pool",
     "Progress": "cde_rag.indexing.upsert",
     "Recontextualization": "cde_rag.indexing.backfill",

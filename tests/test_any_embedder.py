@@ -17,8 +17,9 @@ from tiny import WORDS
 
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context
-from cde_rag.embedders.contextual import ContextualEmbedder, bare
-from cde_rag.embedders.plain import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.corpus_contexts import bare
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
 from cde_rag.model.plain.fixed_texts import PROBES

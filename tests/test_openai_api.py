@@ -11,7 +11,7 @@ from embeddings_server import Server, running, vector
 
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.openai_api import openai_embedder
-from cde_rag.embedders.plain import ArithmeticEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.model.plain.fixed_texts import PROBES
 from cde_rag.stores.faiss import FaissStore

@@ -16,7 +16,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.plain import ArithmeticEmbedder, PlainEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
 from cde_rag.indexing import backfill as generations

@@ -55,7 +55,7 @@ class ModelIdentity:
 
     @property
     def is_plain(self) -> bool:
-        """True for a model that reads each text by itself; what it knows of a corpus or siblings is arithmetic."""
+        """True for a model that reads each text by itself; corpus and siblings come in by arithmetic."""
         return self.attention in (PLAIN, ARITHMETIC)
 
     @property

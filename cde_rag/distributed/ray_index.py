@@ -33,7 +33,8 @@ from cde_rag.distributed.ray_pool import connect, library_error, workers_of
 from cde_rag.distributed.ray_records import EXTRA, POSITION, DrawSample, ToRecordTable
 from cde_rag.distributed.shards import read_shard
 from cde_rag.embedders.active import ActiveEmbedder
-from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_size_for, fit
+from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+from cde_rag.embedders.corpus_contexts import context_size_for, fit
 from cde_rag.embedders.pool import EmbedderSpec
 from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers

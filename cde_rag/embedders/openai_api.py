@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from cde_rag._validation import check_positive
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.plain import FunctionEmbedder
+from cde_rag.embedders.plain_embedders import FunctionEmbedder
 from cde_rag.errors import ModelError, require
 from cde_rag.model.plain.function_model import BYTES_A_TOKEN
 

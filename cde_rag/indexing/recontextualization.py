@@ -142,7 +142,8 @@ def samples_the_same(
     Raises:
         ContextError: The model expects another number of context documents.
     """
-    from cde_rag.embedders.contextual import context_size_for, contextual
+    from cde_rag.embedders.contextual import contextual
+    from cde_rag.embedders.corpus_contexts import context_size_for
 
     own = contextual(unwrapped(embedder))
     if own is None or own.context.identity.is_plain or windows not in (None, own.windows) or not store.count():
@@ -158,7 +159,7 @@ def samples_the_same(
 
 
 @dataclass(frozen=True)
-class _Target:
+class _Move:
     """The Context that a collection moves to: one that is there, or one that a model makes of a sample.
 
     Attributes:
@@ -174,9 +175,10 @@ class _Target:
 
 def _sampling(
     model: "Model", identity: ModelIdentity, size: int, seed: int, strategy: str, options: EmbedderOptions
-) -> _Target:
+) -> _Move:
     """Return the target of a Context that is sampled from the collection; kept plain vectors are used again."""
-    from cde_rag.embedders.contextual import ContextualEmbedder, sampled
+    from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.corpus_contexts import sampled
 
     def matches(context: Context) -> bool:
         told, fixed = context.manifest, len(model.fixed[0])
@@ -187,7 +189,7 @@ def _sampling(
     def bind(context: Context) -> Embedder:
         return ContextualEmbedder(model, context, mini_batch_size=options.mini_batch_size, pool=options.pool)
 
-    return _Target(matches, lambda texts: sampled(model, identity, texts, size, seed=seed, strategy=strategy), bind)
+    return _Move(matches, lambda texts: sampled(model, identity, texts, size, seed=seed, strategy=strategy), bind)
 
 
 def _target(
@@ -201,9 +203,10 @@ def _target(
     embedder: Embedder | None,
     *,
     windows: bool | None,
-) -> _Target:
+) -> _Move:
     """Return the target of `recontextualize`; raises like it."""
-    from cde_rag.embedders.contextual import as_model, context_size_for, contextual, contextual_identity
+    from cde_rag.embedders.contextual import as_model, contextual
+    from cde_rag.embedders.corpus_contexts import context_size_for, contextual_identity
 
     if embedder is not None:
         if (model, context_size, windows) != (None, None, None):
@@ -212,7 +215,7 @@ def _target(
             )
         _check(store, parent_key, embedder.dim, embedder.max_siblings)
         given = keeping(embedder, store)
-        return _Target(lambda made: made.fingerprint == given.fingerprint, lambda _: given.context, lambda _: given)
+        return _Move(lambda made: made.fingerprint == given.fingerprint, lambda _: given.context, lambda _: given)
     options, present = serving.options, serving.context.identity
     if model is not None:
         asked = (options.device, options.dtype, options.runtime) if isinstance(model, str | Path) else ()
@@ -283,7 +286,7 @@ def _begin(store: Store, embedder: Embedder) -> int:
     return store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
 
 
-def _unfinished(store: Store, target: _Target) -> int | None:
+def _unfinished(store: Store, target: _Move) -> int | None:
     """Return the newest generation after the active one, if begun with the same arguments; drop others there."""
     active, found = store.manifest().generation, None
     for generation in reversed(store.generations()):

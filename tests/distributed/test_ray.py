@@ -27,7 +27,7 @@ from cde_rag import (
     StoreError,
 )
 from cde_rag.context.sampling import sample_random
-from cde_rag.embedders.plain import FunctionEmbedder
+from cde_rag.embedders.plain_embedders import FunctionEmbedder
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
 

@@ -13,7 +13,7 @@ def test_from_add_and_search_to_the_forward_pass() -> None:
     house = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(house)
     add, add_with_siblings, search, hybrid = house.journeys(ROOT)
-    assert 4 <= add <= 8
+    assert 4 <= add <= 9  # the embedder, and the port of its model
     assert 4 <= search <= 6
     assert add_with_siblings <= 12
     assert hybrid <= 10

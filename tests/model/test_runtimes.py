@@ -25,7 +25,7 @@ from torch_state import torch_state
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag.context.sampling import Sample
-from cde_rag.embedders.contextual import fit
+from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import MissingExtraError, ModelError
 from cde_rag.model import checkpoints, model_files, model_packages
 from cde_rag.model.loading import ModelSource

@@ -11,7 +11,7 @@ from tiny import tiny_tokenizer
 from tokenizers import Tokenizer
 
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.plain import PlainEmbedder
+from cde_rag.embedders.plain_embedders import PlainEmbedder
 from cde_rag.model import CDEModel, tokenizer
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, TextTokenizer, beginning
 

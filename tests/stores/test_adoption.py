@@ -20,7 +20,7 @@ from word_scores import best, point_scores
 from cde_rag.collection.adopt_qdrant import adopt, catch_up, foreign_records, only_here, release
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.plain import ArithmeticEmbedder, FunctionEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, checkpoints

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from cde_rag._validation import check_list, check_number, check_positive
 from cde_rag.context.identity import ARITHMETIC
-from cde_rag.embedders.contextual import ContextualEmbedder, bare, sampled
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.corpus_contexts import bare, sampled
 from cde_rag.model.plain.function_model import FunctionModel
 from cde_rag.model.plain.plain_model import PlainModel
 from cde_rag.model.plain.sentence_transformer_model import SentenceTransformerModel
