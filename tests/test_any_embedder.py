@@ -24,7 +24,7 @@ from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
 from cde_rag.model.plain.fixed_texts import PROBES
 from cde_rag.model.plain.mixing import CorpusMap, unit
-from cde_rag.model.plain.vector_cache import FILE, PlainVectors
+from cde_rag.model.vector_cache import FILE, PlainVectors
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore

@@ -8,7 +8,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.identity import ARITHMETIC
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
-from cde_rag.model.plain.vector_cache import FILE, PlainVectors
+from cde_rag.model.vector_cache import FILE, PlainVectors
 from cde_rag.stores.base import Folder, Store
 
 if TYPE_CHECKING:
@@ -141,17 +141,16 @@ def loaded(
     if isinstance(model, ContextualEmbedder):
         return model.rebound(context)
     identity, size = context.identity, options.mini_batch_size
-    place = identity.name if model is None else model
     asked = options.device, options.dtype, options.runtime
+    family = next((one for one in PLAIN if one.owns(identity)), None)
     try:
-        family = next((one for one in PLAIN if one.owns(identity)), None)
-        if family is None or isinstance(place, Model):
-            made = as_model(place, *asked)
+        if family is None or isinstance(model, Model):
+            made = as_model(identity.name if model is None else model, *asked)
         else:
-            made = family.load(identity, place, *asked, size)
+            made = family.load(identity, model, *asked, size)
         return ContextualEmbedder(made, context, mini_batch_size=size, pool=options.pool)
     except ModelError as error:
-        if model is not None:
+        if model is not None or not (family is None or family.has_files):
             raise
         raise ModelError(
             f"The collection was made with the model {identity.name!r}. {error} "

@@ -19,8 +19,8 @@ from cde_rag.errors import ModelError
 from cde_rag.model.cde_model import CDEModel
 from cde_rag.model.embedded import Embedded, warn_truncated
 from cde_rag.model.model import Model
-from cde_rag.model.plain.vector_cache import PlainVectors
 from cde_rag.model.roles import DOCUMENT, QUERY
+from cde_rag.model.vector_cache import PlainVectors
 
 MINI_BATCH_SIZE = 32  # texts, where none is given
 AnyModel: TypeAlias = "str | Path | Model | ContextualEmbedder"

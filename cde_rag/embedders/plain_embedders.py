@@ -12,7 +12,7 @@ from cde_rag.embedders.corpus_contexts import bare, sampled
 from cde_rag.model.plain.function_model import FunctionModel
 from cde_rag.model.plain.plain_model import PlainModel
 from cde_rag.model.plain.sentence_transformer_model import SentenceTransformerModel
-from cde_rag.model.plain.vector_cache import PlainVectors
+from cde_rag.model.vector_cache import PlainVectors
 
 
 def PlainEmbedder(  # noqa: N802 (a constructor)

@@ -15,6 +15,7 @@ from cde_rag.model import model_files
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_config import PairConfig, is_pair
+from cde_rag.model.pair.pair_graph import PairGraphRunner, StoredPair
 from cde_rag.model.plain.function_model import FUNCTION
 from cde_rag.model.plain.plain_model import PlainModel
 from cde_rag.model.plain.sentence_transformer_model import SentenceTransformerModel
@@ -95,16 +96,23 @@ class PlainFamily:
     Attributes:
         name: Name of the family.
         owns: Recognises the identity in a Context.
-        load: Loads the model of an identity from a place, on a device, with a dtype, runtime and mini batch size.
+        load: Loads the model of an identity from a given place, None for its name, on a device, with a dtype, runtime
+            and mini batch size.
+        has_files: False if a model has to be given.
     """
 
     name: str
     owns: Callable[[ModelIdentity], bool]
-    load: Callable[[ModelIdentity, str | Path, str | None, str | None, str | None, int], PlainModel]
+    load: Callable[[ModelIdentity, str | Path | None, str | None, str | None, str | None, int], PlainModel]
+    has_files: bool = True
 
 
 def _stored(folder: Path, _: ModelName) -> StoredModel:
     return StoredModel.read(folder)
+
+
+def _stored_pair(folder: Path, _: ModelName) -> StoredPair:
+    return StoredPair.read(folder)
 
 
 def _one_way(folder: Path, _: Callable[[], object]) -> Checkpoint:
@@ -137,10 +145,15 @@ def _first_half(folder: Path) -> Sequence[Path]:
 
 
 def _sentence_transformer(
-    identity: ModelIdentity, place: str | Path, device: str | None, dtype: str | None, runtime: str | None, size: int
+    identity: ModelIdentity,
+    place: str | Path | None,
+    device: str | None,
+    dtype: str | None,
+    runtime: str | None,
+    size: int,
 ) -> PlainModel:
     return SentenceTransformerModel(
-        place,
+        place or identity.name,
         max_length=identity.max_length or None,  # 0 of a model that reads texts of any length
         prefixes=identity.prefixes,
         windows=identity.windows,
@@ -169,12 +182,14 @@ TWO_STAGE: Final = (
         has_options=True,
         named_dtype="float32",  # bfloat16 shares the vector space of some models only
     ),
-    TwoStageFamily(name="pair", owns=is_pair, files=_stored, network=_pair, graphs=GraphRunner, parts=_first_half),
+    TwoStageFamily(
+        name="pair", owns=is_pair, files=_stored_pair, network=_pair, graphs=PairGraphRunner, parts=_first_half
+    ),
     TwoStageFamily(  # last, since its errors are those of a folder of no family
         name="one_way", owns=lambda _: True, files=_stored, network=_one_way, graphs=GraphRunner
     ),
 )
 PLAIN: Final = (
-    PlainFamily(name="function", owns=lambda identity: identity.pooling == FUNCTION, load=_function),
+    PlainFamily(name="function", owns=lambda identity: identity.pooling == FUNCTION, load=_function, has_files=False),
     PlainFamily(name="plain", owns=lambda identity: identity.is_plain, load=_sentence_transformer),
 )

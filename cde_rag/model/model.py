@@ -12,7 +12,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
 from cde_rag.model.embedded import Embedded
-from cde_rag.model.plain.vector_cache import PlainVectors
+from cde_rag.model.vector_cache import PlainVectors
 
 
 class Model(ABC):

@@ -17,8 +17,8 @@ from cde_rag.model import checkpoints, model_files
 from cde_rag.model.loading import ModelSource
 from cde_rag.model.model_files import VOCABULARY
 from cde_rag.model.pair import four_bits, pair_checkpoint
+from cde_rag.model.pair.pair_graph import StoredPair
 from cde_rag.model.pair.pair_network import halves
-from cde_rag.model.runtimes.graph_runner import StoredModel
 from cde_rag.model.torch_runner import pad
 
 TEXTS = ["the river", "a loan of the bank", "water and fish", "x" * 20, "THE bank?!"]
@@ -160,7 +160,7 @@ def test_word_embeddings_in_a_file_of_their_own_are_part_of_the_digest(folder, t
 
 
 def test_a_graph_is_built_of_the_weights_of_torch(pair, folder):
-    state = StoredModel.read(folder).state()
+    state = StoredPair.read(folder).state()
     assert state.keys() == pair.network.state_dict().keys()
     for name, value in pair.network.state_dict().items():
         np.testing.assert_array_equal(state[name], value.numpy())

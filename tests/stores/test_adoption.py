@@ -25,7 +25,7 @@ from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreE
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.plain.plain_model import CHECKED
-from cde_rag.model.plain.vector_cache import PlainVectors
+from cde_rag.model.vector_cache import PlainVectors
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore

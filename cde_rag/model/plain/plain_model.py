@@ -26,8 +26,8 @@ from cde_rag.model.embedded import Embedded
 from cde_rag.model.model import Model
 from cde_rag.model.plain.fixed_texts import of_corpus
 from cde_rag.model.plain.mixing import CorpusMap, mixed
-from cde_rag.model.plain.vector_cache import PlainVectors
 from cde_rag.model.roles import DOCUMENT
+from cde_rag.model.vector_cache import PlainVectors
 
 AGREEMENT: Final = 0.999  # least cosine of a text's vectors in one space; APIs round differently from call to call
 CHECKED: Final = 8  # vectors given to `keep` that are compared with the model's own
