@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from cde_rag.collection.tenants import Tenants
     from cde_rag.context.context import Context
     from cde_rag.embedders.contextual import ContextualEmbedder
-    from cde_rag.embedders.function import FunctionEmbedder
+    from cde_rag.embedders.plain_embedders import FunctionEmbedder, PlainEmbedder
     from cde_rag.embedders.process_pool import ProcessPool
     from cde_rag.embedders.protocol import EmbedderOptions
-    from cde_rag.embedders.sentence_transformer import PlainEmbedder
     from cde_rag.evaluation import evaluate
     from cde_rag.indexing.canary import Canary
     from cde_rag.model import CDEModel
@@ -49,9 +48,9 @@ _HOMES = {
     "Context": "cde_rag.context.context",
     "ContextualEmbedder": "cde_rag.embedders.contextual",
     "EmbedderOptions": "cde_rag.embedders.protocol",
-    "FunctionEmbedder": "cde_rag.embedders.function",
+    "FunctionEmbedder": "cde_rag.embedders.plain_embedders",
     "Hit": "cde_rag.records",
-    "PlainEmbedder": "cde_rag.embedders.sentence_transformer",
+    "PlainEmbedder": "cde_rag.embedders.plain_embedders",
     "ProcessPool": "cde_rag.embedders.process_pool",
     "Record": "cde_rag.records",
     "Tenants": "cde_rag.collection.tenants",
@@ -59,7 +58,7 @@ _HOMES = {
 }
 _OLD_HOMES = {  # names that 0.2 had here; they go in 1.0
     "AddReport": "cde_rag.indexing.upsert",
-    "ArithmeticEmbedder": "cde_rag.embedders.arithmetic",
+    "ArithmeticEmbedder": "cde_rag.embedders.plain_embedders",
     "CanaryError": "cde_rag.errors",
     "ContextError": "cde_rag.errors",
     "ContextFormatError": "cde_rag.errors",

@@ -17,14 +17,14 @@ from tiny import WORDS
 
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.function import PROBES, FunctionEmbedder
-from cde_rag.embedders.mixing import CorpusMap, unit
-from cde_rag.embedders.plain_vectors import FILE, PlainVectors
+from cde_rag.embedders.corpus_contexts import bare
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
+from cde_rag.model.plain.fixed_texts import PROBES
+from cde_rag.model.plain.mixing import CorpusMap, unit
+from cde_rag.model.vector_cache import FILE, PlainVectors
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
@@ -76,7 +76,7 @@ def service() -> Service:
 
 
 @pytest.fixture
-def plain(service: Service) -> FunctionEmbedder:
+def plain(service: Service) -> ContextualEmbedder:
     return FunctionEmbedder(service, name="words-1", mini_batch_size=4)
 
 
@@ -90,7 +90,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def papers(store: Store, plain: FunctionEmbedder, tmp_path: Path) -> Collection:
+def papers(store: Store, plain: ContextualEmbedder, tmp_path: Path) -> Collection:
     embedder = ArithmeticEmbedder.from_corpus([], model=plain, weight=0.3, corpus=False)
     papers = Collection.create(store, embedder, parent_key="page")
     if isinstance(store, QdrantStore):
@@ -99,16 +99,21 @@ def papers(store: Store, plain: FunctionEmbedder, tmp_path: Path) -> Collection:
     return papers
 
 
-def siblings_of(papers: Collection) -> ArithmeticEmbedder:
-    assert isinstance(papers.embedder, ArithmeticEmbedder)
+def siblings_of(papers: Collection) -> ContextualEmbedder:
+    assert isinstance(papers.embedder, ContextualEmbedder)
     return papers.embedder
+
+
+def plain_of(embedder: ContextualEmbedder) -> ContextualEmbedder:
+    """The embedder of the same model that knows no corpus and no siblings."""
+    return embedder.rebound(bare(embedder.model, embedder.model.identity))
 
 
 def stored(papers: Collection, ids: Sequence[str]) -> np.ndarray:
     return papers.store.vectors(list(ids), fingerprint=papers.embedder.fingerprint)
 
 
-def test_a_vector_is_the_plain_one_with_a_share_of_its_siblings_mean(plain: FunctionEmbedder) -> None:
+def test_a_vector_is_the_plain_one_with_a_share_of_its_siblings_mean(plain: ContextualEmbedder) -> None:
     """By hand: one parent of three, and a lone text."""
     embedder = ArithmeticEmbedder.from_corpus([], model=plain, weight=0.3, corpus=False)
     vectors = embedder.embed_documents(TEXTS[:4], parents=["a", "a", None, "a"])
@@ -120,10 +125,11 @@ def test_a_vector_is_the_plain_one_with_a_share_of_its_siblings_mean(plain: Func
     np.testing.assert_allclose(embedder.embed_queries(TEXTS[:2]), p[:2], atol=1e-6)
 
 
-def test_the_map_of_a_corpus_is_that_of_its_second_moments(plain: FunctionEmbedder) -> None:
+def test_the_map_of_a_corpus_is_that_of_its_second_moments(plain: ContextualEmbedder) -> None:
     """Documents and queries alike; the sample is all of a small corpus, without the fixed texts of the function."""
     embedder = ContextualEmbedder.from_corpus(TEXTS, model=plain)
-    assert (embedder.corpus, embedder.weight, embedder.max_siblings) == (True, 0.0, 0)
+    identity = embedder.context.identity
+    assert (identity.corpus_map, identity.sibling_weight, embedder.max_siblings) == (True, 0.0, 0)
     p = plain.embed_documents(TEXTS)
     values, vectors = np.linalg.eigh(p.T.astype(np.float64) @ p / len(p))
     matrix = vectors @ np.diag((values.clip(min=0) / values.mean() + 5) ** -0.25) @ vectors.T
@@ -155,7 +161,7 @@ def test_a_new_sibling_is_the_only_text_that_is_embedded(papers: Collection, ser
 def test_deleting_a_sibling_embeds_nothing_and_leaves_no_plain_vector(papers: Collection, service: Service) -> None:
     file = siblings_of(papers).vectors
     assert file is not None
-    held = np.asarray(siblings_of(papers).plain.embed_documents([TEXTS[0]]), "<f4").tobytes()
+    held = np.asarray(plain_of(siblings_of(papers)).embed_documents([TEXTS[0]]), "<f4").tobytes()
     assert held in file.path.read_bytes()
     assert service.called_for(lambda: papers.delete(["0"])) == []
     assert held not in file.path.read_bytes()
@@ -166,7 +172,7 @@ def test_deleting_a_sibling_embeds_nothing_and_leaves_no_plain_vector(papers: Co
 def test_in_a_server_a_deleted_text_leaves_no_plain_vector(papers: Collection) -> None:
     own, batcher = siblings_of(papers), TokenBatcher()
     assert own.vectors is not None
-    held = np.asarray(own.plain.embed_documents([TEXTS[0]]), "<f4").tobytes()
+    held = np.asarray(plain_of(own).embed_documents([TEXTS[0]]), "<f4").tobytes()
     assert held in own.vectors.path.read_bytes()
     papers.embedder = BatchedEmbedder(own, batcher)
     papers.delete(["0"])
@@ -177,7 +183,7 @@ def test_in_a_server_a_deleted_text_leaves_no_plain_vector(papers: Collection) -
 def test_a_replaced_text_leaves_no_plain_vector(papers: Collection, service: Service) -> None:
     file = siblings_of(papers).vectors
     assert file is not None
-    held = np.asarray(siblings_of(papers).plain.embed_documents([TEXTS[0]]), "<f4").tobytes()
+    held = np.asarray(plain_of(siblings_of(papers)).embed_documents([TEXTS[0]]), "<f4").tobytes()
     new = "another text"
     assert service.called_for(lambda: papers.add([new], ids=["0"], metadata=[PARENTS[0]])) == [new]
     assert held not in file.path.read_bytes()
@@ -215,7 +221,7 @@ def test_without_a_corpus_there_is_nothing_to_recontextualize(papers: Collection
 
 def test_another_weight_is_another_space_and_costs_no_call(papers: Collection, service: Service) -> None:
     heavy = ArithmeticEmbedder.from_corpus(
-        [], model=siblings_of(papers).plain, weight=0.6, corpus=False, vectors=siblings_of(papers).vectors
+        [], model=siblings_of(papers), weight=0.6, corpus=False, vectors=siblings_of(papers).vectors
     )
     assert heavy.fingerprint != papers.embedder.fingerprint
     assert service.called_for(lambda: papers.recontextualize(embedder=heavy)) == []
@@ -251,7 +257,7 @@ def test_each_text_is_embedded_once_whatever_happens(
 
 
 def test_a_collection_is_opened_with_its_function(
-    papers: Collection, plain: FunctionEmbedder, service: Service
+    papers: Collection, plain: ContextualEmbedder, service: Service
 ) -> None:
     with pytest.raises(ModelError, match=r"Give it: Collection\.open\(store, model=FunctionEmbedder"):
         Collection.open(papers.store)
@@ -294,7 +300,7 @@ def test_a_service_that_rounds_differently_is_the_same_model(tmp_path: Path) -> 
     assert Collection.open(papers.store, model=FunctionEmbedder(service, name="words-1")).search(TEXTS[3])[0].id == "3"
 
 
-def test_a_function_alone_is_an_embedder_of_a_collection(plain: FunctionEmbedder, tmp_path: Path) -> None:
+def test_a_function_alone_is_an_embedder_of_a_collection(plain: ContextualEmbedder, tmp_path: Path) -> None:
     papers = Collection.create(FaissStore(tmp_path / "papers"), plain)
     papers.add(TEXTS, ids=map(str, range(30)))
     np.testing.assert_array_equal(stored(papers, ["4"]), plain.embed_documents([TEXTS[4]]))
@@ -351,7 +357,7 @@ def test_a_second_collection_in_its_place_is_refused(papers: Collection) -> None
         Collection.create(papers.store, siblings_of(papers), parent_key="page")
 
 
-def test_a_collection_opens_with_the_embedder_that_made_it(papers: Collection, plain: FunctionEmbedder) -> None:
+def test_a_collection_opens_with_the_embedder_that_made_it(papers: Collection, plain: ContextualEmbedder) -> None:
     mixed = siblings_of(papers)
     hits = papers.search("river")
     papers.close()
@@ -390,7 +396,7 @@ def test_a_damaged_plain_vector_is_an_error(papers: Collection) -> None:
         papers.add(["a river of money"], metadata=[{"page": "p0"}])
 
 
-def test_where_nothing_can_be_written_vectors_are_not_kept(plain: FunctionEmbedder, tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_vectors_are_not_kept(plain: ContextualEmbedder, tmp_path: Path) -> None:
     embedder = ArithmeticEmbedder.from_corpus([], model=plain, corpus=False).keeping(
         PlainVectors(tmp_path / "missing" / FILE)
     )
@@ -406,7 +412,7 @@ def test_a_backup_is_a_collection_without_its_plain_vectors(
     kinds = {FaissStore: FaissStore, QdrantEdgeStore: QdrantEdgeStore, QdrantStore: FaissStore}
     restored = kinds[type(papers.store)](tmp_path / "restored")
     restore(tmp_path / "backup", restored)
-    again = Collection.open(restored, model=siblings_of(papers).plain)
+    again = Collection.open(restored, model=siblings_of(papers))
     np.testing.assert_array_equal(stored(again, ["0", "7"]), stored(papers, ["0", "7"]))
     new = "a river of money"
     called = service.called_for(lambda: again.add([new], metadata=[{"page": "p0"}]))
@@ -431,14 +437,16 @@ def test_a_sentence_transformer_is_found_by_its_name(tmp_path: Path) -> None:
         Collection.open(FaissStore(tmp_path / "papers"), model=other)
 
 
-def test_a_context_is_saved_and_loaded(plain: FunctionEmbedder, tmp_path: Path) -> None:
+def test_a_context_is_saved_and_loaded(plain: ContextualEmbedder, tmp_path: Path) -> None:
     embedder = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=1.0)
     embedder.context.save(tmp_path / "any.context.safetensors")
-    again = ArithmeticEmbedder(plain, Context.load(tmp_path / "any.context.safetensors"))
-    assert (again.fingerprint, again.weight, again.corpus) == (embedder.fingerprint, 1.0, True)
+    again = ContextualEmbedder(plain, Context.load(tmp_path / "any.context.safetensors"))
+    identity = again.context.identity
+    assert (again.fingerprint, identity.sibling_weight, identity.corpus_map) == (embedder.fingerprint, 1.0, True)
     np.testing.assert_array_equal(again.embed_documents(TEXTS[:3]), embedder.embed_documents(TEXTS[:3]))
     assert isinstance(again, Embedder)
-    assert isinstance(again.rebound(plain.context), FunctionEmbedder)
+    assert again.mini_batch_size == plain.mini_batch_size
+    assert again.rebound(plain.context).fingerprint == plain.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -450,12 +458,14 @@ def test_a_function_with_other_answers_is_refused(answer: Callable[[list[str]], 
         FunctionEmbedder(answer, name="wrong")
 
 
-def test_arguments_of_a_model_are_not_those_of_a_plain_embedder(plain: FunctionEmbedder) -> None:
-    with pytest.raises(TypeError, match=r"ArithmeticEmbedder\.from_corpus"):
-        ContextualEmbedder.from_corpus(TEXTS, model=plain, dtype="float32")  # type: ignore[call-overload]
+def test_arguments_of_a_model_are_not_those_of_a_plain_embedder(plain: ContextualEmbedder) -> None:
+    with pytest.raises(TypeError, match="chosen where a model is loaded"):
+        ContextualEmbedder.from_corpus(TEXTS, model=plain, dtype="float32")
+    with pytest.raises(TypeError, match="by its own setting"):
+        ContextualEmbedder.from_corpus(TEXTS, model=plain, windows=True)
     with pytest.raises(ValueError, match="weight"):
         ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=-1.0)
-    with pytest.raises(ValueError, match="clusters"):
+    with pytest.raises(ValueError, match="strata"):
         ArithmeticEmbedder.from_corpus(TEXTS, model=plain, strategy="strata")
     unweighted = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.0)
     with pytest.raises(ModelError, match="weight of 0"):
@@ -465,21 +475,23 @@ def test_arguments_of_a_model_are_not_those_of_a_plain_embedder(plain: FunctionE
 
 
 @pytest.mark.parametrize("weight", [-0.5, float("nan"), float("inf")])
-def test_weights_outside_the_range_are_refused(plain: FunctionEmbedder, weight: float) -> None:
+def test_weights_outside_the_range_are_refused(plain: ContextualEmbedder, weight: float) -> None:
     with pytest.raises(ValueError, match=f"Expected a weight of 0 or more, found {weight}"):
         ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=weight)
 
 
 @pytest.mark.parametrize("weight", ["0.3", True, None])
 @pytest.mark.usefixtures("unchecked")
-def test_weights_that_are_no_numbers_are_refused(plain: FunctionEmbedder, weight: Any) -> None:
+def test_weights_that_are_no_numbers_are_refused(plain: ContextualEmbedder, weight: Any) -> None:
     with pytest.raises(TypeError, match=f"weight must be a number, not {weight!r}"):
         ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=weight)
 
 
 @pytest.mark.parametrize("unknown", [len, object(), 3, None], ids=["function", "object", "number", "nothing"])
 @pytest.mark.usefixtures("unchecked")
-def test_unknown_embedders_are_told_how_to_become_known(unknown: Any, plain: FunctionEmbedder, tmp_path: Path) -> None:
+def test_unknown_embedders_are_told_how_to_become_known(
+    unknown: Any, plain: ContextualEmbedder, tmp_path: Path
+) -> None:
     for make in (ContextualEmbedder.from_corpus, ArithmeticEmbedder.from_corpus):
         with pytest.raises(TypeError, match=r"found .*FunctionEmbedder\(function, name="):
             make(TEXTS, model=unknown)

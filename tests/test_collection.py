@@ -70,8 +70,8 @@ class StubEmbedder(ContextualEmbedder):
     """Vectors made of a text, its siblings, the first of them apart, and the context; remembers what it was given."""
 
     def __init__(self, documents: Sequence[str] = ("a", "b")) -> None:
-        config = SimpleNamespace(max_siblings=MAX_SIBLINGS)
-        self.model = SimpleNamespace(device="cpu", given_dtype=None, given_runtime=None, config=config)  # type: ignore[assignment]
+        facts = {"device": "cpu", "given_dtype": None, "given_runtime": None, "vectors": None}
+        self.model = SimpleNamespace(**facts, runtime="torch", dtype="float32", max_siblings=MAX_SIBLINGS)  # type: ignore[assignment]
         self.mini_batch_size, self.pool = 32, None
         embeddings = np.zeros((len(documents), DIM), dtype=np.float32)
         self.context = Context.create(

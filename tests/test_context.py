@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cde_rag.context import file_format as artifact
-from cde_rag.context.context import FORMAT, Context, ModelIdentity
+from cde_rag.context.context import FORMAT, Context
+from cde_rag.context.identity import ARITHMETIC, PLAIN, ModelIdentity
 from cde_rag.errors import ContextError, ContextFormatError, ContextMissingError, CorpusError
 
 DIM = 4
@@ -97,6 +99,9 @@ OTHERS = {
     "pooling": "cls",
     "normalisation": "none",
     "dim": 5,
+    "windows": True,
+    "sibling_weight": 0.3,
+    "corpus_map": True,
 }
 
 
@@ -106,8 +111,25 @@ def test_all_of_the_identity_but_its_name_is_tried():
 
 @pytest.mark.parametrize("field", OTHERS)
 def test_another_model_is_another_space(field: str):
-    other = replace(IDENTITY, **{field: OTHERS[field]})
-    assert Context.null(Model(other)).fingerprint != Context.null(Model()).fingerprint
+    arithmetic = {"attention": ARITHMETIC} if field in ("sibling_weight", "corpus_map") else {}
+    identity = replace(IDENTITY, **arithmetic)
+    other = replace(identity, **{field: OTHERS[field]})
+    assert Context.null(Model(other)).fingerprint != Context.null(Model(identity)).fingerprint
+
+
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("facts", [{}, {"sibling_weight": 1e-07}, {"sibling_weight": 1.0, "corpus_map": True}])
+def test_an_identity_is_read_as_it_was_written(windows: bool, facts: dict[str, Any]):
+    identity = replace(IDENTITY, attention=ARITHMETIC if facts else PLAIN, windows=windows, **facts)
+    assert ModelIdentity.from_json(identity.to_json()) == identity
+
+
+@pytest.mark.parametrize("semantics", ["latents", "latents; siblings 0.30; corpus none", "; siblings 1.0; corpus no"])
+def test_arithmetic_that_is_written_otherwise_is_refused(semantics: str):
+    """Its fingerprint could not be computed from what was read."""
+    arithmetic = replace(IDENTITY, attention=ARITHMETIC)
+    with pytest.raises(ValueError, match="semantics"):
+        ModelIdentity.from_json(arithmetic.to_json() | {"semantics": semantics})
 
 
 def test_fingerprint_stays_for_ever():
@@ -201,11 +223,16 @@ def test_other_bytes_are_no_context(data: bytes):
         Context.from_bytes(data, where="here")
 
 
+def written(context: Context) -> dict[str, Any]:
+    """The manifest as a file holds it."""
+    return {**dataclasses.asdict(context.manifest), "identity": context.identity.to_json()}
+
+
 def rewritten(context: Context, manifest: dict | None = None, **tensors: np.ndarray) -> bytes:
     """A file with valid integrity whose content is another."""
     names = ("context_embeddings", "counts", "digests")
     content = {name: getattr(context, name) for name in names} | tensors
-    return artifact.pack(content, dataclasses.asdict(context.manifest) | (manifest or {}))
+    return artifact.pack(content, written(context) | (manifest or {}))
 
 
 def test_the_manifest_says_how_many_documents():
@@ -217,7 +244,7 @@ def test_the_manifest_says_how_many_documents():
 
 def test_older_files_do_not_say_how_many():
     context = make(["a", "b", "a"])
-    manifest = dataclasses.asdict(context.manifest)
+    manifest = written(context)
     del manifest["context_size"]
     tensors = {name: getattr(context, name) for name in ("context_embeddings", "counts", "digests")}
     loaded = Context.from_bytes(artifact.pack(tensors, manifest), where="here")
@@ -226,7 +253,7 @@ def test_older_files_do_not_say_how_many():
 
 def test_a_context_of_format_1_chooses_siblings_by_rule_1_and_writes_what_was_read():
     context = make(["a", "b"])
-    fields = {name: value for name, value in dataclasses.asdict(context.manifest).items() if name != "sibling_rule"}
+    fields = {name: value for name, value in written(context).items() if name != "sibling_rule"}
     arrays = {name: getattr(context, name) for name in ("context_embeddings", "counts", "digests")}
     old = artifact.pack(arrays, {**fields, "format": 1})
     read = Context.from_bytes(old, where="here")

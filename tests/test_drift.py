@@ -17,7 +17,7 @@ from tiny import WORDS
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
+from cde_rag.embedders.plain_embedders import PlainEmbedder
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.indexing import backfill as generations
 from cde_rag.indexing.drift import (

@@ -15,10 +15,9 @@ from sentence_transformers import SentenceTransformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.collection.collection import Collection
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
 from cde_rag.indexing import backfill as generations
 from cde_rag.indexing.recontextualization import estimate
@@ -36,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> PlainEmbedder:
+def plain(folder: Path) -> ContextualEmbedder:
     return PlainEmbedder(folder, device="cpu")
 
 
@@ -50,7 +49,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CDEModel:
 
 
 @pytest.fixture
-def papers(plain: PlainEmbedder, tmp_path: Path) -> Collection:
+def papers(plain: ContextualEmbedder, tmp_path: Path) -> Collection:
     papers = Collection.create(FaissStore(tmp_path / "papers"), plain)
     papers.add(TEXTS, ids=map(str, range(30)))
     return papers
@@ -60,7 +59,7 @@ def opened(collection: Collection) -> Collection:
     return Collection.open(FaissStore(collection.store.folder), options=EmbedderOptions(device="cpu"))  # type: ignore[attr-defined]
 
 
-def test_vectors_are_those_of_sentence_transformers(plain: PlainEmbedder, folder: Path) -> None:
+def test_vectors_are_those_of_sentence_transformers(plain: ContextualEmbedder, folder: Path) -> None:
     model = SentenceTransformer(str(folder), device="cpu")
     documents = model.encode(TEXTS, prompt=PROMPTS["passage"], normalize_embeddings=True)
     queries = model.encode_query(TEXTS, normalize_embeddings=True)
@@ -79,7 +78,7 @@ def test_static_vectors(tmp_path: Path) -> None:
     assert static.count_tokens(["the river", "a bank"]) == 4 + 2 * 2  # [CLS] and [SEP]
 
 
-def test_the_fingerprint_is_that_of_the_files(plain: PlainEmbedder, folder: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_is_that_of_the_files(plain: ContextualEmbedder, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     for name in ("README.md", "trainer_state.json", "data_config.json", "vocab.txt"):  # with a tokenizer.json beside
         (tmp_path / "copy" / name).write_text("It changes no vector.")
@@ -96,7 +95,7 @@ def test_the_fingerprint_is_that_of_the_files(plain: PlainEmbedder, folder: Path
     assert len(others - {plain.fingerprint}) == 6
 
 
-def test_the_same_space_in_bfloat16(plain: PlainEmbedder, folder: Path) -> None:
+def test_the_same_space_in_bfloat16(plain: ContextualEmbedder, folder: Path) -> None:
     half = PlainEmbedder(folder, dtype="bfloat16")
     assert half.fingerprint == plain.fingerprint
     vectors = half.embed_documents(TEXTS)
@@ -106,25 +105,25 @@ def test_the_same_space_in_bfloat16(plain: PlainEmbedder, folder: Path) -> None:
         PlainEmbedder(folder, dtype="int4")
 
 
-def test_long_texts_are_counted(plain: PlainEmbedder) -> None:
+def test_long_texts_are_counted(plain: ContextualEmbedder) -> None:
     long = "the river " * 10
     assert plain.embed_passages(["a bank", long], [[], []]).truncated.tolist() == [False, True]
     with pytest.warns(TruncationWarning, match="1 of 2 texts exceed the limit of 12 tokens"):
         plain.embed_documents(["a bank", long])
-    prefixed = len(plain.identity.prefixes["document"].split())
+    prefixed = len(plain.context.identity.prefixes["document"].split())
     assert plain.count_tokens(["a bank", long]) == plain.count_tokens(["a bank"]) + 12
     assert plain.count_tokens(["a bank"]) == 2 + 2 + prefixed + 1  # [CLS], [SEP] and the colon
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\ud800"])
-def test_texts_that_cannot_be_embedded(plain: PlainEmbedder, text: str) -> None:
+def test_texts_that_cannot_be_embedded(plain: ContextualEmbedder, text: str) -> None:
     with pytest.raises(CorpusError, match="Text 1"):
         plain.embed_documents(["a river", text])
     with pytest.raises(TypeError, match="pass"):
         plain.embed_queries("a river")
 
 
-def test_siblings_are_refused(plain: PlainEmbedder, tmp_path: Path) -> None:
+def test_siblings_are_refused(plain: ContextualEmbedder, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="Leave parents out"):
         plain.embed_documents(["a", "b"], parents=["p", "p"])
     with pytest.raises(ModelError, match="reads no siblings"):
@@ -163,14 +162,14 @@ def test_lengths_that_the_model_does_not_read(folder: Path, length: int) -> None
         PlainEmbedder(folder, prefixes={"query": ""})
 
 
-def test_many_threads(plain: PlainEmbedder) -> None:
+def test_many_threads(plain: ContextualEmbedder) -> None:
     expected = plain.embed_queries(TEXTS)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda text: plain.embed_queries([text])[0], TEXTS * 4))
     np.testing.assert_allclose(found, np.tile(expected, (4, 1)), atol=1e-5)
 
 
-def test_a_collection_finds_its_model_again(papers: Collection, plain: PlainEmbedder, folder: Path) -> None:
+def test_a_collection_finds_its_model_again(papers: Collection, plain: ContextualEmbedder, folder: Path) -> None:
     again = opened(papers)
     assert again.search("a river", 3) == papers.search("a river", 3)
     assert again.embedder.fingerprint == plain.fingerprint
@@ -182,11 +181,11 @@ def test_a_collection_finds_its_model_again(papers: Collection, plain: PlainEmbe
 def test_a_collection_keeps_length_and_prefixes(folder: Path, tmp_path: Path) -> None:
     short = PlainEmbedder(folder, max_length=8, prefixes={"query": "a ", "document": ""})
     papers = Collection.create(FaissStore(tmp_path / "short"), short)
-    assert opened(papers).embedder.context.identity == short.identity
+    assert opened(papers).embedder.context.identity == short.context.identity
 
 
-def test_other_weights_and_other_places(plain: PlainEmbedder, tmp_path: Path, stored: CDEModel) -> None:
-    shutil.copytree(plain.identity.name, tmp_path / "there")
+def test_other_weights_and_other_places(plain: ContextualEmbedder, tmp_path: Path, stored: CDEModel) -> None:
+    shutil.copytree(plain.context.identity.name, tmp_path / "there")
     papers = Collection.create(FaissStore(tmp_path / "papers"), PlainEmbedder(tmp_path / "there"))
     (tmp_path / "there").rename(tmp_path / "elsewhere")
     with pytest.raises(ModelError, match=r"Collection\.open\(store, model=folder\)"):
@@ -215,7 +214,7 @@ def assert_as_if_built(collection: Collection, place: Path) -> None:
 
 
 def test_to_a_context_and_back_while_readers_follow(
-    papers: Collection, plain: PlainEmbedder, stored: CDEModel, tmp_path: Path
+    papers: Collection, plain: ContextualEmbedder, stored: CDEModel, tmp_path: Path
 ) -> None:
     reader, writer, before = opened(papers), opened(papers), papers.search("river bank", 5)
     assert estimate(papers.store, papers.embedder, papers.parent_key).tokens > 30
@@ -245,7 +244,7 @@ def test_to_a_context_that_is_there_already(papers: Collection, stored: CDEModel
     assert papers.recontextualize(embedder=made).fingerprint == made.fingerprint == papers.embedder.fingerprint
 
 
-def test_interrupted_it_goes_on(papers: Collection, plain: PlainEmbedder, stored: CDEModel) -> None:
+def test_interrupted_it_goes_on(papers: Collection, plain: ContextualEmbedder, stored: CDEModel) -> None:
     made = ContextualEmbedder.from_corpus(TEXTS[:5], model=stored)
 
     def stop(_: object) -> None:
@@ -258,7 +257,7 @@ def test_interrupted_it_goes_on(papers: Collection, plain: PlainEmbedder, stored
         assert papers.recontextualize(embedder=made).embedded == 10
 
 
-def test_what_cannot_be_done(papers: Collection, plain: PlainEmbedder, stored: CDEModel, tmp_path: Path) -> None:
+def test_what_cannot_be_done(papers: Collection, plain: ContextualEmbedder, stored: CDEModel, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a plain model, which reads no context"):
         papers.recontextualize()
     with pytest.raises(TypeError, match="give an embedder, or model"):
@@ -291,7 +290,7 @@ def test_a_reader_that_cannot_follow_is_told(papers: Collection, stored: CDEMode
         reader.search("river")
 
 
-def test_as_a_surrogate(plain: PlainEmbedder, tmp_path: Path) -> None:
+def test_as_a_surrogate(plain: ContextualEmbedder, tmp_path: Path) -> None:
     from cde_rag_training.clustering.surrogate import cached
 
     surrogate = cached(plain.embed_documents, "plain", tmp_path)
@@ -359,23 +358,23 @@ LONG = [" ".join(np.random.default_rng(100 + i).choice(WORDS, 11 + 9 * i)) for i
 
 
 @pytest.fixture(scope="module")
-def windowed(folder: Path) -> PlainEmbedder:
+def windowed(folder: Path) -> ContextualEmbedder:
     return PlainEmbedder(folder, device="cpu", windows=True)
 
 
-def test_texts_that_fit_are_read_as_without_windows(plain: PlainEmbedder, windowed: PlainEmbedder) -> None:
+def test_texts_that_fit_are_read_as_without_windows(plain: ContextualEmbedder, windowed: ContextualEmbedder) -> None:
     np.testing.assert_array_equal(windowed.embed_documents(TEXTS), plain.embed_documents(TEXTS))
     np.testing.assert_array_equal(windowed.embed_queries(TEXTS), plain.embed_queries(TEXTS))
     beside_long = windowed.embed_documents([*TEXTS, *LONG])[: len(TEXTS)]
     np.testing.assert_allclose(beside_long, plain.embed_documents(TEXTS), atol=1e-5)
     assert windowed.count_tokens(TEXTS) == plain.count_tokens(TEXTS)
-    assert windowed.identity.windows
+    assert windowed.context.identity.windows
     assert windowed.fingerprint != plain.fingerprint
 
 
 @pytest.mark.parametrize("role", ["document", "query"])
 def test_a_long_text_is_the_weighted_mean_of_its_windows(
-    plain: PlainEmbedder, windowed: PlainEmbedder, role: str
+    plain: ContextualEmbedder, windowed: ContextualEmbedder, role: str
 ) -> None:
     """Slow reference: a token is a word, so that a window has as many words as fit beside prefix, [CLS] and [SEP]."""
     room = 12 - 2 - len(PROMPTS["query" if role == "query" else "passage"].split()) - 1  # the colon is a token
@@ -390,7 +389,7 @@ def test_a_long_text_is_the_weighted_mean_of_its_windows(
         assert len(parts) > 1
 
 
-def test_windows_of_a_batch_are_those_of_single_texts(windowed: PlainEmbedder) -> None:
+def test_windows_of_a_batch_are_those_of_single_texts(windowed: ContextualEmbedder) -> None:
     mixed = [LONG[3], TEXTS[0], LONG[0], TEXTS[1], LONG[5]]
     single = np.concatenate([windowed.embed_documents([text]) for text in mixed])
     np.testing.assert_allclose(windowed.embed_documents(mixed), single, atol=1e-5)
@@ -398,18 +397,20 @@ def test_windows_of_a_batch_are_those_of_single_texts(windowed: PlainEmbedder) -
     assert windowed.count_tokens(mixed) == sum(windowed.count_tokens([text]) for text in mixed)
 
 
-def test_the_end_of_a_long_text_counts_in_windows_alone(plain: PlainEmbedder, windowed: PlainEmbedder) -> None:
+def test_the_end_of_a_long_text_counts_in_windows_alone(
+    plain: ContextualEmbedder, windowed: ContextualEmbedder
+) -> None:
     long, other = f"{LONG[5]} river bank", f"{LONG[5]} money loan"
     assert np.abs(windowed.embed_documents([long]) - windowed.embed_documents([other])).max() > 1e-3
     with pytest.warns(TruncationWarning):
         np.testing.assert_array_equal(plain.embed_documents([long]), plain.embed_documents([other]))
 
 
-def test_a_collection_keeps_windows(plain: PlainEmbedder, windowed: PlainEmbedder, tmp_path: Path) -> None:
+def test_a_collection_keeps_windows(plain: ContextualEmbedder, windowed: ContextualEmbedder, tmp_path: Path) -> None:
     papers = Collection.create(FaissStore(tmp_path / "long"), windowed)
     papers.add(LONG)
     again = opened(papers)
-    assert again.embedder.context.identity == windowed.identity
+    assert again.embedder.context.identity == windowed.context.identity
     assert again.inspect().windows
     assert again.search(LONG[4], 2) == papers.search(LONG[4], 2)
     assert papers.verify() == []
@@ -419,7 +420,7 @@ def test_a_collection_keeps_windows(plain: PlainEmbedder, windowed: PlainEmbedde
     assert not opened(papers).inspect().windows
 
 
-def test_windows_under_arithmetic(windowed: PlainEmbedder, tmp_path: Path) -> None:
+def test_windows_under_arithmetic(windowed: ContextualEmbedder, tmp_path: Path) -> None:
     """The map and the siblings are of the windows' vectors, and the collection finds its model again by name."""
     made = ArithmeticEmbedder.from_corpus([*TEXTS, *LONG], model=windowed, weight=0.3)
     assert made.context.identity.windows
@@ -436,7 +437,7 @@ def test_windows_under_arithmetic(windowed: PlainEmbedder, tmp_path: Path) -> No
     )
     np.testing.assert_allclose(made.embed_documents(LONG, parents=parents), single, atol=1e-5)
     cut = ArithmeticEmbedder.from_corpus(
-        [*TEXTS, *LONG], model=PlainEmbedder(windowed.identity.name, device="cpu"), weight=0.3
+        [*TEXTS, *LONG], model=PlainEmbedder(windowed.context.identity.name, device="cpu"), weight=0.3
     )
     assert cut.fingerprint != made.fingerprint
     papers = Collection.create(FaissStore(tmp_path / "arithmetic"), made, parent_key="page")
@@ -447,7 +448,7 @@ def test_windows_under_arithmetic(windowed: PlainEmbedder, tmp_path: Path) -> No
     with pytest.raises(ModelError, match="by its own setting"):
         papers.recontextualize(windows=True)
     with pytest.raises(ContextMismatchError):
-        ArithmeticEmbedder(cut.plain, made.context)
+        cut.rebound(made.context)
 
 
 def test_windows_of_a_model_without_limit(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from tiny import WORDS
 from xlm_roberta import SETTINGS, write_tokenizer
 
 from cde_rag import Collection, EmbedderOptions, PlainEmbedder
-from cde_rag.embedders.bert_encoder import BertEncoder
-from cde_rag.embedders.sentence_transformer_files import ModelFiles
 from cde_rag.errors import CorpusError, ModelError
+from cde_rag.model.plain.bert_encoder import BertEncoder
+from cde_rag.model.plain.sentence_transformer_files import ModelFiles
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.runtimes.engines import CompiledGraphs
 
@@ -107,7 +107,7 @@ def test_identity_windows_and_counts_are_those_of_torch(
 ) -> None:
     found = PlainEmbedder(folders["mean"], runtime=runtime, **options)
     expected = PlainEmbedder(folders["mean"], runtime="torch", device="cpu", **options)
-    assert (found.identity, found.fingerprint) == (expected.identity, expected.fingerprint)
+    assert (found.context.identity, found.fingerprint) == (expected.context.identity, expected.fingerprint)
     assert found.count_tokens(TEXTS) == expected.count_tokens(TEXTS)
     np.testing.assert_allclose(found.embed_documents(TEXTS), expected.embed_documents(TEXTS), atol=2e-5)
     np.testing.assert_allclose(found.embed_queries(TEXTS), expected.embed_queries(TEXTS), atol=2e-5)
@@ -255,11 +255,11 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
 ) -> None:
     plain = PlainEmbedder(folders["cls"], runtime="onnx")
     expected = plain.embed_documents(TEXTS)
-    (path,) = (cache / "graphs").glob(f"{plain.identity.weights_sha256[:32]}-plain-*.onnx")
+    (path,) = (cache / "graphs").glob(f"{plain.context.identity.weights_sha256[:32]}-plain-*.onnx")
     intact = path.read_bytes()
     del plain  # the next ones would share its graph
     with monkeypatch.context() as patch:
-        patch.setattr("cde_rag.embedders.bert_encoder.plain_graph", None)  # whoever builds it fails
+        patch.setattr("cde_rag.model.plain.bert_encoder.plain_graph", None)  # whoever builds it fails
         PlainEmbedder(folders["cls"], runtime="onnx")
     path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
     np.testing.assert_array_equal(PlainEmbedder(folders["cls"], runtime="onnx").embed_documents(TEXTS), expected)
@@ -269,7 +269,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
 def test_a_query_takes_one_thread_and_a_batch_those_of_the_process(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cde_rag.embedders.sentence_transformer_graph.batch_threads", lambda: 7)
+    monkeypatch.setattr("cde_rag.model.plain.sentence_transformer_graph.batch_threads", lambda: 7)
     plain, asked, get = PlainEmbedder(folders["mean"], runtime="onnx"), list[int](), CompiledGraphs.get
     monkeypatch.setattr(
         CompiledGraphs, "get", lambda self, stage, threads, *rest: asked.append(threads) or get(self, stage, 1, *rest)
@@ -306,7 +306,7 @@ def test_the_fastest_runtime_is_measured_once_and_kept(
     best = runtime_choice.fastest(rows)
     assert best is not None
     assert (plain.runtime, plain.dtype, plain.options.runtime) == (best.runtime, best.dtype, None)
-    assert plain.identity.name in [each.name for each in runtime_choice.kept()]
+    assert plain.context.identity.name in [each.name for each in runtime_choice.kept()]
     monkeypatch.setattr(runtime_choice, "measure", None)  # whoever measures again fails
     for fast in ("torch", *RUNTIMES):
         shown = [row | {"document_ms": 1e-9 if row["runtime"] == fast else 1.0} for row in value["timings"]]

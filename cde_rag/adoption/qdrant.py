@@ -8,7 +8,6 @@ each side's changes on the other.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,22 +16,19 @@ from cde_rag.adoption.payload_schemas import Reading, Texts, reading
 from cde_rag.adoption.qdrant_points import AdoptingStore, Foreign, only_here, release
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import settings_of
-from cde_rag.embedders.arithmetic import CHECKED, ArithmeticEmbedder
-from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.function import FunctionEmbedder
-from cde_rag.embedders.plain_vectors import PlainVectors
+from cde_rag.embedders.contextual import ContextualEmbedder, as_model, contextual
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model import CDEModel
+from cde_rag.model.plain.plain_model import CHECKED, PlainModel
+from cde_rag.model.vector_cache import PlainVectors
 from cde_rag.records import Record, embedded_text, parent_of, usable, why_none
 from cde_rag.stores.qdrant import QdrantStore
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
-    from cde_rag.embedders.arithmetic import AnyEmbedder
+    from cde_rag.embedders.contextual import AnyModel
 
 __all__ = ["Adoption", "adopt", "catch_up", "foreign_records", "only_here", "release"]
 
@@ -62,7 +58,7 @@ def adopt(
     collection: str,
     *,
     texts: Texts,
-    model: "str | Path | CDEModel | AnyEmbedder | None" = None,
+    model: "AnyModel | None" = None,
     embedder: Embedder | None = None,
     own_vectors: str | None = None,
     plain_vectors: PlainVectors | None = None,
@@ -135,8 +131,8 @@ def adopt(
         )
         opened = Collection(store, embedder)
     made = opened.embedder
-    if plain_vectors is not None and isinstance(made, ArithmeticEmbedder):
-        made = made.keeping(plain_vectors)
+    if plain_vectors is not None and (own := contextual(made)) is not None:
+        made = own.keeping(plain_vectors)
     adopted = Collection(QdrantStore(client, collection), made)
     _take_in(adopted, read, on_progress)
     return adopted
@@ -205,30 +201,27 @@ def _keys(store: AdoptingStore) -> str:
 
 def _sampled(
     texts: Iterator[str],
-    model: "str | Path | CDEModel | AnyEmbedder | None",
+    model: "AnyModel | None",
     plain_vectors: PlainVectors | None,
     context_size: int | None,
     seed: int,
 ) -> Embedder:
     """Return an embedder with a Context of the texts."""
-    if isinstance(model, PlainEmbedder | FunctionEmbedder):
-        return ArithmeticEmbedder.from_corpus(
-            texts, model=model, context_size=context_size, seed=seed, vectors=plain_vectors
-        )
-    model = "cde-mini" if model is None else model
-    return ContextualEmbedder.from_corpus(texts, model=model, context_size=context_size, seed=seed)
+    found = as_model("cde-mini" if model is None else model).keeping(plain_vectors)
+    return ContextualEmbedder.from_corpus(texts, model=found, context_size=context_size, seed=seed)
 
 
 def _keep_own(
     store: AdoptingStore, read: Reading, name: str, model: object, plain_vectors: PlainVectors | None
 ) -> None:
     """Keep the own vectors of all points that are no records yet as the plain vectors of their texts."""
-    if not isinstance(model, PlainEmbedder | FunctionEmbedder) or plain_vectors is None:
+    plain = model.model.keeping(plain_vectors) if isinstance(model, ContextualEmbedder) else None
+    if not isinstance(plain, PlainModel) or plain_vectors is None:
         raise TypeError(
             "own_vectors needs the plain embedder that made them, and a place for them: model=PlainEmbedder(…) or "
             'FunctionEmbedder(…), plain_vectors=PlainVectors("papers.sqlite").'
         )
-    plain, found = ArithmeticEmbedder.from_corpus([], model=model, corpus=False, vectors=plain_vectors), False
+    found = False
     for page in store.foreign_vectors(name):
         records = [(_record(point, read, None), vector) for point, vector in page]
         texts = [(embedded_text(record), vector) for record, vector in records if record is not None]

@@ -312,7 +312,7 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
     """
     from cde_rag import Collection
     from cde_rag.embedders.active import stored_context
-    from cde_rag.embedders.function import FUNCTION
+    from cde_rag.model.plain.function_model import FUNCTION
 
     try:
         return Collection.open(store, model=model)
@@ -419,13 +419,14 @@ def on_workers(collection: "Collection", workers: int | None, ray: str | None) -
     Raises:
         PoolError: The collection's model is no contextual one, or there is no cluster at the address.
     """
-    from cde_rag import ContextualEmbedder, ProcessPool
+    from cde_rag import ProcessPool
+    from cde_rag.embedders.contextual import contextual
 
     if workers is None and ray is None:
         yield
         return
-    embedder = collection.embedder
-    if not isinstance(embedder, ContextualEmbedder):
+    embedder = contextual(collection.embedder)
+    if embedder is None or not embedder.model.in_workers:
         raise PoolError("Workers embed with contextual models only. Leave --workers and --ray out.")
     with ProcessPool(workers) if ray is None else _ray_pool(workers, ray) as pool:
         collection.embedder = embedder.on(pool)

@@ -131,12 +131,11 @@ def recontextualize(
 
 def _print_estimate(opened: "Collection", path: str) -> None:
     """Print the expected time of a run, and the expected gain of a new context or the command that estimates it."""
-    from cde_rag import ContextualEmbedder
     from cde_rag.indexing.recontextualization import estimate
 
     cost = estimate(opened.store, opened.embedder, opened.parent_key, sample=_TIMED)
     typer.echo(f"Embedding {cost.documents:,} passages takes about {clock(cost.seconds)}.", err=True)
-    if not isinstance(opened.embedder, ContextualEmbedder) or opened.embedder.context.is_null:
+    if opened.embedder.context.identity.is_plain or opened.embedder.context.is_null:
         return
     if cost.documents < _WORTH_PROBING:
         typer.echo(f"cde-rag drift {shown_place(path)} estimates the gain of a new context.", err=True)

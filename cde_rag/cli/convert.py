@@ -25,13 +25,13 @@ def convert(
       cde-rag convert jxm/cde-small-v2 models/cde-small-v2
       cde-rag index notes/ notes.faiss --model models/cde-small-v2
     """
-    from cde_rag.model import loading
+    from cde_rag.model.loading import ModelSource
     from cde_rag.model.names import ModelName
 
     name = ModelName(base=model) if user_path(model).is_dir() else ModelName.parse(model)
     if name.has_options:
         raise typer.BadParameter("options are given where the model is loaded, not here", param_hint="MODEL")
-    loading.convert(name, folder, token=None)
+    ModelSource.find(name).convert(folder)
     made = folder.resolve()
     if as_json:
         print_json({"model": model, "folder": str(made)})

@@ -112,7 +112,7 @@ def _hardware() -> dict[str, Any]:
 
 def _runtimes(*, measure: bool) -> dict[str, Any]:
     """Return the runtimes of the bundled model: versions, times, and the fastest."""
-    from cde_rag.model import loading
+    from cde_rag.model.loading import ModelSource
     from cde_rag.model.model_files import find
     from cde_rag.model.runtimes import runtime_choice
 
@@ -124,7 +124,7 @@ def _runtimes(*, measure: bool) -> dict[str, Any]:
     try:
         if not (measure or (len(here) > 1 and runtime_choice.asked(None) is None)):
             return {"runtimes": found, "runtime_times": {}, "fastest_runtime": None}
-        rows = loading.timings(find("cde-mini"), again=measure)
+        rows = ModelSource.of(find("cde-mini")).timings(again=measure)
     except CDEError as error:
         return {"runtimes": found, "runtime_times": {}, "fastest_runtime": f"not measured: {error}"}
     best = runtime_choice.fastest(rows)

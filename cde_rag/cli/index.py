@@ -412,7 +412,6 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
             f"{shown_place(path)} was made with the parent key {opened.parent_key!r}, not {options.parent_key!r}. "
             "Leave --parent-key out, or make a new collection."
         )
-    from cde_rag import ContextualEmbedder
 
     headers = opened.store.manifest().settings.get("headers", [])
     if options.headers not in (None, headers):
@@ -422,7 +421,7 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
         )
     if options.windows and not opened.inspect().windows:
         anew = f"embed them anew with cde-rag recontextualize {shown_place(path)} --windows"
-        if not isinstance(opened.embedder, ContextualEmbedder):
+        if opened.embedder.context.identity.is_plain:
             anew = "move it in Python to an embedder made with windows=True"
         raise StoreError(
             f"{shown_place(path)} cuts texts longer than the model's window. Leave --windows out, or {anew}."

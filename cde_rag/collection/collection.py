@@ -13,7 +13,7 @@ from cde_rag._validation import check_ids, check_positive, check_whole, named_ke
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
-from cde_rag.embedders.arithmetic import AnyEmbedder, ArithmeticEmbedder
+from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.audit import SAMPLE, audit_collection
@@ -121,15 +121,15 @@ class Collection(ProcessBound):
         cls,
         store: Store | str | Path,
         *,
-        model: "str | Path | CDEModel | AnyEmbedder | ArithmeticEmbedder | None" = None,
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Collection":
         """Open an existing collection, with its context and model.
 
         Args:
             store: Store of the collection, the path of its folder, or its address.
-            model: A folder or model in place of the name that is stored with the collection; or the PlainEmbedder,
-                FunctionEmbedder or ArithmeticEmbedder that it was made with.
+            model: A folder or model in place of the name that is stored with the collection; or an embedder of the
+                model that it was made with, such as a PlainEmbedder or FunctionEmbedder.
             options: Device, dtype and batch size; they stay when the collection moves to another Context or model.
 
         Raises:
@@ -155,7 +155,7 @@ class Collection(ProcessBound):
         texts: Iterable[str],
         *,
         store: Store | str | Path | None = None,
-        model: "str | Path | CDEModel | AnyEmbedder" = "cde-mini",
+        model: "AnyModel" = "cde-mini",
         ids: Iterable[str] | None = None,
         titles: Iterable[str] | None = None,
         metadata: Iterable[Mapping[str, Any]] | None = None,

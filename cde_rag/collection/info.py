@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from cde_rag._validation import digest
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
-from cde_rag.embedders.arithmetic import sample_of
-from cde_rag.embedders.function import PROBE_DIGESTS
 from cde_rag.errors import ContextFormatError
+from cde_rag.model.plain.fixed_texts import FIXED_DIGESTS, of_corpus
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage
@@ -81,7 +80,7 @@ def inspect(store: Store) -> Inspection:
         headers=tuple(manifest.settings.get("headers", ())),
         analyzer=analyzer_of(manifest.settings).name,
         hybrid_weight=manifest.settings.get(HYBRID_WEIGHT, WEIGHTS["convex"]),
-        context_size=len(sample_of(context)),
+        context_size=int(of_corpus(context).sum()),
         context_source=context.manifest.source,
         context_sampling=context.manifest.sampling,
         context_seed=context.manifest.seed,
@@ -146,7 +145,7 @@ def erasures(store: Store) -> list[Erasure]:
     """
     generations = store.generations()
     contexts = [stored_context(store, generation.number) for generation in generations]
-    sampled = [{row.tobytes() for row in context.digests} - set(PROBE_DIGESTS) for context in contexts]
+    sampled = [{row.tobytes() for row in context.digests} - set(FIXED_DIGESTS) for context in contexts]
     gone = [set(documents) for documents in sampled]
     for row in store.scroll():
         found = digest(embedded_text(row.record))

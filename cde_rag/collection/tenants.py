@@ -1,14 +1,13 @@
 """Multitenancy: one collection per tenant of an application, with nothing shared between them."""
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.info import Inspection, inspect
 from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.embedders.active import ActiveEmbedder, bound, loaded, stored_context
-from cde_rag.embedders.arithmetic import AnyEmbedder
+from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import TenantError
 from cde_rag.records import check_key
@@ -18,7 +17,7 @@ from cde_rag.stores.tenant_names import place_key
 from cde_rag.stores.tenant_stores import TenantStores
 
 if TYPE_CHECKING:
-    from cde_rag.model import CDEModel
+    pass
 
 GROWN: Final = 512  # documents of which a context of a tenant's own is sampled: as many as contexts have by default
 
@@ -72,7 +71,7 @@ class Tenants(ProcessBound):
         cls,
         stores: TenantStores,
         *,
-        model: "str | Path | CDEModel | AnyEmbedder | None" = None,
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Tenants":
         """Open existing tenants; arguments and errors are those of `Collection.open`."""

@@ -2,10 +2,9 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_origin
 
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
@@ -15,7 +14,7 @@ from cde_rag._validation import digest
 from cde_rag._version import __version__
 from cde_rag.context.file_format import MAX_BYTES, canonical_json, pack, unpack, unreadable
 from cde_rag.context.generic_documents import generic_documents
-from cde_rag.context.identity import HasIdentity, ModelIdentity, ReadsContexts
+from cde_rag.context.identity import HasIdentity, ModelIdentity, ReadsContexts, check_types
 from cde_rag.context.siblings import SIBLING_RULE, SIBLING_RULES
 from cde_rag.errors import ContextError, ContextMissingError
 
@@ -53,9 +52,6 @@ class ContextManifest:
     sibling_rule: int = SIBLING_RULE
     library_version: str = __version__
     created: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
-
-
-_T = TypeVar("_T", ModelIdentity, ContextManifest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +205,7 @@ class Context:
     def to_bytes(self) -> bytes:
         """Serialise to the file's content; equal contexts give equal bytes."""
         tensors = {"context_embeddings": self.context_embeddings, "counts": self.counts, "digests": self.digests}
-        manifest = asdict(self.manifest)
+        manifest = {**asdict(self.manifest), "identity": self.identity.to_json()}
         if self.manifest.format == 1:
             del manifest["sibling_rule"]  # as it was read
         return pack(tensors, manifest)
@@ -227,11 +223,13 @@ class Context:
         """
         tensors, raw = unpack(data, newest=FORMAT, where=where)
         try:
-            identity = _typed(ModelIdentity, raw.pop("identity"))
+            identity = ModelIdentity.from_json(raw.pop("identity"))
             # Older files lack these two.
             raw.setdefault("context_size", int(tensors["counts"].sum()) if "counts" in tensors else 0)
             raw.setdefault("sibling_rule", 1)
-            manifest = _typed(ContextManifest, {**raw, "identity": identity})
+            raw["identity"] = identity
+            check_types(ContextManifest, raw)
+            manifest = ContextManifest(**raw)
         except (TypeError, KeyError, ValueError) as error:
             raise unreadable(where, f"other fields than those of format {FORMAT} ({error})") from error
         problem = _problem(manifest, tensors)
@@ -281,7 +279,7 @@ def _fingerprint(
     identity: ModelIdentity, digests: UInt8[np.ndarray, "context 32"], counts: Int64[np.ndarray, " context"]
 ) -> str:
     """Compute the sha256 over all that determines the vector space, and nothing else."""
-    space = asdict(identity)
+    space = identity.to_json()
     del space["name"]
     documents = [[row.tobytes().hex(), int(count)] for row, count in zip(digests, counts, strict=True)]
     return hashlib.sha256(canonical_json({**space, "documents": documents or "null"}).encode()).hexdigest()
@@ -290,15 +288,6 @@ def _fingerprint(
 def _check_model(model: object, kind: type[object]) -> None:
     if not isinstance(model, kind):
         raise TypeError(f'Expected a model, such as CDEModel.from_pretrained("cde-mini"), found {model!r:.80}.')
-
-
-def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
-    """Build a dataclass from values of the right types. Raises `TypeError` or `KeyError` for any others."""
-    for each in fields(kind):
-        expected = cast(type, get_origin(each.type) or each.type)
-        if not isinstance(values[each.name], expected):
-            raise TypeError(f"{each.name} is no {expected.__name__}")
-    return kind(**values)
 
 
 def _problem(manifest: ContextManifest, tensors: Mapping[str, np.ndarray]) -> str | None:

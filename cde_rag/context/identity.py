@@ -1,14 +1,18 @@
 """Model identity: the properties of a model that a Context depends on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol, runtime_checkable
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Protocol, cast, get_origin, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
 
 PLAIN: Final = "none"  # the context attention of a plain model
-WINDOWS: Final = "; windows mean"  # in the semantics: longer texts are read in windows, whose vectors are averaged
+ARITHMETIC: Final = "arithmetic"  # that of a plain model whose vectors are mapped by a corpus, or mixed with siblings'
+_FACTS: Final = ("windows", "sibling_weight", "corpus_map")  # are written at the end of the semantics
+_WINDOWS: Final = "; windows mean"
+_ARITHMETIC: Final = re.compile(r"(.*); siblings ([0-9.e+-]+); corpus (none|whitened)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +23,8 @@ class ModelIdentity:
         name: Exact name of the model, for people.
         weights_sha256: 64 hex digits.
         tokenizer_sha256: 64 hex digits.
-        attention: `"one_way"`, `"two_way"` (design §4), `"two_way_cached"`, which approximates the second, or `"none"`
-            for a plain embedder, which reads no context.
+        attention: `"one_way"`, `"two_way"` (design §4), `"two_way_cached"`, which approximates the second, or of a
+            plain model, which reads no context, `PLAIN` or `ARITHMETIC`.
         semantics: Interpretation of the architecture that the weights were trained with.
         roles: Means by which the model distinguishes queries from documents: `"prefix"` or `"vector"`.
         prefixes: The string before a text, for `"query"` and `"document"`.
@@ -28,6 +32,10 @@ class ModelIdentity:
         pooling: Pooling of token states into one vector, such as `"mean"`.
         normalisation: Such as `"unit"`.
         dim: Length of a vector.
+        windows: True if texts longer than `max_length` are read in windows, whose vectors are averaged; else they are
+            cut.
+        sibling_weight: Weight of the siblings' mean in a vector, by arithmetic; the document's own vector has 1.
+        corpus_map: True if vectors are mapped by a sample of the corpus, by arithmetic.
     """
 
     name: str
@@ -41,17 +49,63 @@ class ModelIdentity:
     pooling: str
     normalisation: str
     dim: int
+    windows: bool = False
+    sibling_weight: float = 0.0
+    corpus_map: bool = False
 
     @property
-    def windows(self) -> bool:
-        """True if texts longer than `max_length` are read in windows; else they are cut."""
-        return WINDOWS in self.semantics
+    def is_plain(self) -> bool:
+        """True for a model that reads each text by itself; corpus and siblings come in by arithmetic."""
+        return self.attention in (PLAIN, ARITHMETIC)
+
+    @property
+    def plain(self) -> "ModelIdentity":
+        """Identity of the same model without arithmetic."""
+        return replace(self, attention=PLAIN, sibling_weight=0.0, corpus_map=False) if self.is_plain else self
 
     def reading(self, *, windows: bool) -> "ModelIdentity":
         """Return the identity of the same model that reads longer texts in windows, or cuts them."""
-        if windows == self.windows:
-            return self
-        return replace(self, semantics=f"{self.semantics}{WINDOWS}" if windows else self.semantics.replace(WINDOWS, ""))
+        return replace(self, windows=windows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object that fingerprints and Contexts hold: windows and arithmetic are in the semantics."""
+        written = asdict(self)
+        windows, weight, mapped = (written.pop(name) for name in _FACTS)
+        written["semantics"] += _WINDOWS * windows
+        if self.attention == ARITHMETIC:
+            written["semantics"] += f"; siblings {weight!r}; corpus {'whitened' if mapped else 'none'}"
+        return written
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> "ModelIdentity":
+        """Read the result of `to_json`.
+
+        Raises:
+            KeyError: A field is missing.
+            TypeError: A field is of another type, or unknown.
+            ValueError: The semantics are not written as `to_json` writes them.
+        """
+        check_types(cls, written, but=_FACTS)
+        semantics = written["semantics"]
+        facts: dict[str, Any] = {}
+        if written["attention"] == ARITHMETIC:
+            if (found := _ARITHMETIC.fullmatch(semantics)) is None:
+                raise ValueError(f"semantics without arithmetic: {semantics!r}")
+            semantics = found[1]
+            facts |= {"sibling_weight": float(found[2]), "corpus_map": found[3] == "whitened"}
+        facts["windows"] = semantics.endswith(_WINDOWS)
+        made = cls(**{**written, "semantics": semantics.removesuffix(_WINDOWS)}, **facts)
+        if made.to_json() != written:
+            raise ValueError(f"semantics that are written otherwise: {written['semantics']!r}")
+        return made
+
+
+def check_types(kind: type[Any], values: Mapping[str, Any], *, but: Collection[str] = ()) -> None:
+    """Check the values of a dataclass' fields, but for some. Raises `TypeError` or `KeyError` for any others."""
+    for each in fields(kind):
+        expected = cast(type, get_origin(each.type) or each.type)
+        if each.name not in but and not isinstance(values[each.name], expected):
+            raise TypeError(f"{each.name} is no {expected.__name__}")
 
 
 @runtime_checkable

@@ -33,13 +33,15 @@ from cde_rag.distributed.ray_pool import connect, library_error, workers_of
 from cde_rag.distributed.ray_records import EXTRA, POSITION, DrawSample, ToRecordTable
 from cde_rag.distributed.shards import read_shard
 from cde_rag.embedders.active import ActiveEmbedder
-from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_size_for, fit
+from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+from cde_rag.embedders.corpus_contexts import context_size_for, fit
 from cde_rag.embedders.pool import EmbedderSpec
 from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
 from cde_rag.indexing.made_vectors import ReadyVectors
 from cde_rag.indexing.upsert import AddReport, Progress, Upserter
 from cde_rag.model import CDEModel
+from cde_rag.model.model import Model
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
 from cde_rag.records import Record
@@ -157,7 +159,7 @@ def index(
         collection, is_new = Collection.create(store, embedder, parent_key=fields.parent, headers=headers), True
     with collection, _removing(store) if is_new else nullcontext():
         serving = collection.embedder
-        if not isinstance(serving, ContextualEmbedder):
+        if not (isinstance(serving, ContextualEmbedder) and serving.model.in_workers):
             raise PoolError(f"Expected a contextual model, found {serving!r}. Index it in one process: Collection.add.")
         folder = user_path(f"{place}.shards" if shards is None else shards).resolve()
         address = str(place) if "://" in str(place) else None
@@ -202,7 +204,7 @@ def index(
 def sample_dataset(
     dataset: Any,
     fields: Fields,
-    model: CDEModel,
+    model: Model,
     size: int,
     *,
     headers: Sequence[str] = (),

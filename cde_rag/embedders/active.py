@@ -2,21 +2,17 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cde_rag.context.context import Context
-from cde_rag.context.identity import PLAIN
-from cde_rag.embedders.arithmetic import ARITHMETIC, ArithmeticEmbedder
-from cde_rag.embedders.function import FUNCTION, FunctionEmbedder
-from cde_rag.embedders.plain_vectors import FILE, PlainVectors
+from cde_rag.context.identity import ARITHMETIC
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
+from cde_rag.model.vector_cache import FILE, PlainVectors
 from cde_rag.stores.store import Folder, Store
 
 if TYPE_CHECKING:
-    from cde_rag.embedders.arithmetic import AnyEmbedder
-    from cde_rag.model import CDEModel
+    from cde_rag.embedders.contextual import AnyModel
 
 UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # until it is complete
 SWITCHES: Final = 8  # of the active generation that one call follows
@@ -105,22 +101,16 @@ def too_many_switches() -> StoreError:
 def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Embedder:
     """Bind an embedder to a generation's Context (default: the active one).
 
-    Uses the same model if it made that Context, else loads the model named in it. Siblings' vectors are kept in the
-    store's folder.
+    Uses the same model if it made that Context, else loads the model named in it. Plain vectors are kept in the store's
+    folder.
 
     Raises:
         ContextFormatError: The stored Context is damaged, or of a newer format.
         ContextMismatchError: It was made by other weights, which cannot be found under their name.
     """
-    from cde_rag.embedders.sentence_transformer import PlainEmbedder
-
     context, inner = stored_context(store, generation), unwrapped(embedder)
     try:
-        made = (
-            loaded(context, model=inner)
-            if isinstance(inner, PlainEmbedder | FunctionEmbedder)
-            else inner.rebound(context)
-        )
+        made = inner.rebound(context)
     except ContextMismatchError as mismatch:
         try:
             made = loaded(context, options=inner.options)
@@ -132,7 +122,7 @@ def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Em
 def loaded(
     context: Context,
     *,
-    model: "str | Path | CDEModel | AnyEmbedder | ArithmeticEmbedder | None" = None,
+    model: "AnyModel | None" = None,
     options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
 ) -> Embedder:
     """Load the embedder of a stored Context; its model by the name in the Context, unless one is given.
@@ -142,50 +132,25 @@ def loaded(
         ModelError: There is no such model or runtime, or it was a function, which has to be given.
     """
     # torch is imported where a model is loaded, so that a store is read without it
-    from cde_rag.embedders.contextual import ContextualEmbedder
-    from cde_rag.embedders.sentence_transformer import PlainEmbedder
-    from cde_rag.model import CDEModel
+    from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+    from cde_rag.model.families import PLAIN
+    from cde_rag.model.model import Model
     from cde_rag.model.runtimes import runtime_choice
 
     runtime_choice.asked(options.runtime)
-    identity = context.identity
-    if isinstance(model, ArithmeticEmbedder):
-        model = model.plain
-    if isinstance(model, PlainEmbedder | FunctionEmbedder):
-        return ArithmeticEmbedder(model, context) if identity.attention == ARITHMETIC else model.rebound(context)
-    if identity.pooling == FUNCTION:
-        raise ModelError(
-            f"The vectors were made with the function {identity.name!r}, which no file holds; found "
-            f"model={model!r:.80}. Give it: Collection.open(store, model=FunctionEmbedder(function, "
-            f"name={identity.name!r}))."
-        )
-    place = identity.name if model is None else model
+    if isinstance(model, ContextualEmbedder):
+        return model.rebound(context)
+    identity, size = context.identity, options.mini_batch_size
+    asked = options.device, options.dtype, options.runtime
+    family = next((one for one in PLAIN if one.owns(identity)), None)
     try:
-        if identity.attention not in (PLAIN, ARITHMETIC):
-            return ContextualEmbedder(
-                place,
-                context,
-                device=options.device,
-                dtype=options.dtype,
-                runtime=options.runtime,
-                mini_batch_size=options.mini_batch_size,
-                pool=options.pool,
-            )
-        if isinstance(place, CDEModel):
-            raise ContextMismatchError(expected=identity.weights_sha256, found=place.identity.weights_sha256)
-        plain = PlainEmbedder(
-            place,
-            max_length=identity.max_length or None,  # 0 of a model that reads texts of any length
-            prefixes=identity.prefixes,
-            windows=identity.windows,
-            device=options.device,
-            dtype=options.dtype,
-            runtime=options.runtime,
-            mini_batch_size=options.mini_batch_size,
-        )
-        return ArithmeticEmbedder(plain, context) if identity.attention == ARITHMETIC else plain.rebound(context)
+        if family is None or isinstance(model, Model):
+            made = as_model(identity.name if model is None else model, *asked)
+        else:
+            made = family.load(identity, model, *asked, size)
+        return ContextualEmbedder(made, context, mini_batch_size=size, pool=options.pool)
     except ModelError as error:
-        if model is not None:
+        if model is not None or not (family is None or family.has_files):
             raise
         raise ModelError(
             f"The collection was made with the model {identity.name!r}. {error} "
@@ -194,10 +159,13 @@ def loaded(
 
 
 def keeping(embedder: Embedder, store: Store) -> Embedder:
-    """Keep plain vectors in the folder of a store that has one."""
-    if not isinstance(embedder, ArithmeticEmbedder) or not isinstance(store, Folder):
+    """Keep plain vectors in the folder of a store that has one, for a model under arithmetic."""
+    from cde_rag.embedders.contextual import contextual
+
+    own = contextual(embedder)
+    if own is None or own.context.identity.attention != ARITHMETIC or not isinstance(store, Folder):
         return embedder
-    return embedder.keeping(PlainVectors(store.folder / FILE))
+    return own.keeping(PlainVectors(store.folder / FILE))
 
 
 def stored_context(store: Store, generation: int | None = None) -> Context:

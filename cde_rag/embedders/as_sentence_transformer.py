@@ -20,7 +20,7 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError, ModelError, require
 from cde_rag.model import CDEModel
-from cde_rag.model.loading import copy as copy_model
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.names import ModelName
 from cde_rag.model.weights import read_json
 
@@ -38,6 +38,7 @@ class ContextualModule(torch.nn.Module):
         default_task: Task of `encode` without one: "query", "document", or None for an error.
 
     Raises:
+        ModelError: The model is a plain one.
         ValueError: Another task.
     """
 
@@ -45,10 +46,12 @@ class ContextualModule(torch.nn.Module):
         super().__init__()
         if default_task not in (*TASKS, None):
             raise ValueError(f"Expected default_task 'query', 'document' or None, found {default_task!r}.")
-        self.embedder = embedder
+        if not isinstance(embedder.model, CDEModel):
+            raise ModelError(f"{embedder.model.identity.name} is a plain model: give sentence-transformers itself.")
+        self.embedder, self._model = embedder, embedder.model
         self.default_task = default_task
         # Where sentence-transformers wants it to compute. No floats, and no weights: nothing here can be cast or tuned.
-        self.register_buffer("place", torch.empty(0, dtype=torch.int8, device=embedder.model.device), persistent=False)
+        self.register_buffer("place", torch.empty(0, dtype=torch.int8, device=self._model.device), persistent=False)
 
     @property
     def max_seq_length(self) -> int:
@@ -104,10 +107,10 @@ class ContextualModule(torch.nn.Module):
         Raises:
             ModelError: The model was not read from files, or the folder has one already.
         """
-        folder, model = Path(output_path), self.embedder.model
+        folder, model = Path(output_path), self._model
         if model.folder is None:
             raise ModelError("Expected a model that was read by its name or from a folder, found one made in memory.")
-        copy_model(model.folder, ModelName.parse(model.identity.name), folder / MODEL)
+        ModelSource.of(model.folder, ModelName.parse(model.identity.name)).copy(folder / MODEL)
         self.embedder.context.save(folder / CONTEXT)
         (folder / CONFIG).write_text(json.dumps({"default_task": self.default_task}) + "\n", encoding="utf-8")
 
@@ -128,13 +131,13 @@ class ContextualModule(torch.nn.Module):
         return place.device
 
     def _here(self) -> ContextualEmbedder:
-        model = self.embedder.model
-        if torch.device(model.device) != self._place:
+        model = self._model
+        if torch.device(str(model.device)) != self._place:
             network, digest = copy.deepcopy(model.network), model.identity.weights_sha256
             moved = CDEModel(network, model.tokenizer, digest, device=str(self._place), dtype=model.dtype)
             moved.folder = model.folder
             size = self.embedder.mini_batch_size
-            self.embedder = ContextualEmbedder(moved, self.embedder.context, mini_batch_size=size)
+            self._model, self.embedder = moved, ContextualEmbedder(moved, self.embedder.context, mini_batch_size=size)
         return self.embedder
 
 
@@ -152,6 +155,7 @@ def sentence_transformer(embedder: ContextualEmbedder, *, default_task: str | No
         A `sentence_transformers.SentenceTransformer`; `similarity` is the cosine.
 
     Raises:
+        ModelError: The model is a plain one.
         ValueError: Another task.
     """
     module, device = ContextualModule(embedder, default_task), embedder.model.device

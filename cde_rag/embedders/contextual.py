@@ -1,46 +1,49 @@
-"""ContextualEmbedder: a model bound to one Context. Texts in, unit vectors out."""
+"""ContextualEmbedder: a model in one Context. Texts in, unit vectors out."""
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import cast, overload
+from typing import TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
-from cde_rag._validation import check_list, check_positive
+from cde_rag._validation import check_list, check_positive, digest
 from cde_rag.context.context import Context
-from cde_rag.context.generic_documents import repeated
-from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_small_context
+from cde_rag.context.identity import ARITHMETIC
 from cde_rag.context.siblings import sibling_texts
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
-from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.embedders.corpus_contexts import contextual_identity, sampled
 from cde_rag.embedders.pool import EmbedderSpec, Pool, embed_on
-from cde_rag.embedders.protocol import Embedded, EmbedderOptions, warn_truncated
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
-from cde_rag.embedders.token_batches import TokenBatches, blocks_of
-from cde_rag.errors import ContextError, ModelError, require
-from cde_rag.model import CDEModel
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions
+from cde_rag.errors import ModelError
+from cde_rag.model.cde_model import CDEModel
+from cde_rag.model.embedded import Embedded, warn_truncated
+from cde_rag.model.model import Model
 from cde_rag.model.roles import DOCUMENT, QUERY
+from cde_rag.model.vector_cache import PlainVectors
 
-ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
+MINI_BATCH_SIZE = 32  # texts, where none is given
+AnyModel: TypeAlias = "str | Path | Model | ContextualEmbedder"
+"""A model, its name or folder, or an embedder of it, such as `PlainEmbedder(name)`."""
 
 
 class ContextualEmbedder:
-    """A model bound to one Context; all its embeddings are in one vector space, identified by `fingerprint`.
+    """A model in one Context; all its embeddings are in one vector space, identified by `fingerprint`.
 
-    The context is prepared once, in the constructor. Thread-safe.
+    Models of every family have this one embedder: those that read a context, and plain ones, in whose vectors a corpus
+    and siblings come by arithmetic. The context is prepared once, in the constructor. Thread-safe.
 
     Args:
-        model: A CDEModel, or what `CDEModel.from_pretrained` takes.
+        model: A model, such as a CDEModel, what `CDEModel.from_pretrained` takes, or an embedder of the model.
         context: Made by the same weights. Texts longer than the model's window are cut or read in windows, as it
             specifies.
         device: For a model given by name; see CDEModel.
         dtype: For a model given by name; see CDEModel.
         runtime: For a model given by name; see `CDEModel.from_pretrained`.
-        mini_batch_size: Texts per forward pass; lower it when memory runs out.
-        pool: Worker processes for the passages of long calls, such as `ProcessPool(4)`; queries stay in this process.
+        mini_batch_size: Texts per forward pass; lower it when memory runs out. By default that of a given embedder, or
+            32.
+        pool: Worker processes for the passages of long calls, such as `ProcessPool(4)`; queries stay in this process,
+            and so do passages of plain models.
 
     Raises:
         ContextMismatchError: The context was made by other weights.
@@ -50,33 +53,27 @@ class ContextualEmbedder:
 
     def __init__(
         self,
-        model: str | Path | CDEModel,
+        model: AnyModel,
         context: Context,
         *,
         device: str | None = None,
         dtype: str | None = None,
         runtime: str | None = None,
-        mini_batch_size: int = 32,
+        mini_batch_size: int | None = None,
         pool: Pool | None = None,
     ) -> None:
-        check_positive(mini_batch_size, "mini_batch_size")
-        self.model = as_model(model, device, dtype, runtime)
+        self.mini_batch_size = _batch_size(model, mini_batch_size)
+        self.model = as_model(model, device, dtype, runtime).known(context)
         self.context = context
-        self.mini_batch_size = mini_batch_size
         self.pool = pool
-        self._prepared = self.model.prepare(context.reading(windows=False))
+        self._prepared = self.model.prepare(context)
 
-    @overload
-    @classmethod
-    def from_corpus(cls, texts: Iterable[str], *, model: PlainEmbedder | FunctionEmbedder) -> ArithmeticEmbedder: ...
-
-    @overload
     @classmethod
     def from_corpus(
         cls,
         texts: Iterable[str],
         *,
-        model: str | Path | CDEModel = "cde-mini",
+        model: AnyModel = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
         strategy: str = "random",
@@ -86,34 +83,15 @@ class ContextualEmbedder:
         device: str | None = None,
         dtype: str | None = None,
         runtime: str | None = None,
-        mini_batch_size: int = 32,
+        mini_batch_size: int | None = None,
         pool: Pool | None = None,
-    ) -> "ContextualEmbedder": ...
-
-    @classmethod
-    def from_corpus(
-        cls,
-        texts: Iterable[str],
-        *,
-        model: str | Path | CDEModel | PlainEmbedder | FunctionEmbedder = "cde-mini",
-        context_size: int | None = None,
-        seed: int = 0,
-        strategy: str = "random",
-        strata: Iterable[str] | None = None,
-        source: str = "all",
-        windows: bool = False,
-        device: str | None = None,
-        dtype: str | None = None,
-        runtime: str | None = None,
-        mini_batch_size: int = 32,
-        pool: Pool | None = None,
-    ) -> "ContextualEmbedder | ArithmeticEmbedder":
+    ) -> "ContextualEmbedder":
         """Sample the corpus, run the first stage once, and bind the model to the resulting Context.
 
         Args:
             texts: The documents as they will be embedded, in any order; read once, needs memory for the sample only.
-            model: As in the class; or a PlainEmbedder or FunctionEmbedder, for an ArithmeticEmbedder of it, which has
-                arguments of its own in `ArithmeticEmbedder.from_corpus`.
+            model: As in the class. Vectors of a plain model are mapped by the corpus; see
+                `ArithmeticEmbedder.from_corpus` for other arithmetic.
             context_size: Number of context documents (J): by default as many as the model expects, or 512 if it accepts
                 any number. A smaller corpus is used completely, and repeated if the model expects more.
             seed: Random seed of the sample.
@@ -122,6 +100,7 @@ class ContextualEmbedder:
             source: What `texts` are, for information: "all", or such as "first_slice" of a corpus.
             windows: Read texts longer than the model's window in windows, and average their vectors; by default they
                 are cut. Windows do not surely find more (lab/pages/windows.md): split long texts if you can.
+                A plain model is made with its windows.
             device: As in the class.
             dtype: As in the class.
             runtime: As in the class.
@@ -131,7 +110,7 @@ class ContextualEmbedder:
         Raises:
             ContextError: The model expects another number of context documents.
             CorpusError: No text that is not blank, or one with a lone surrogate.
-            TypeError: `texts` is a single str; or a plain embedder comes with other arguments.
+            TypeError: `texts` is a single str; or windows, device, dtype or runtime for a model that has its own.
             ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` or
                 `mini_batch_size` < 1.
 
@@ -139,43 +118,13 @@ class ContextualEmbedder:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         check_list(texts, call="from_corpus")
-        check_positive(mini_batch_size, "mini_batch_size")
-        if isinstance(model, PlainEmbedder | FunctionEmbedder):
-            given = {
-                "context_size": context_size,
-                "seed": seed,
-                "strategy": strategy,
-                "strata": strata,
-                "source": source,
-                "windows": windows,
-                "device": device,
-                "dtype": dtype,
-                "runtime": runtime,
-                "mini_batch_size": mini_batch_size,
-                "pool": pool,
-            }
-            defaults = inspect.signature(cls.from_corpus).parameters
-            if others := [name for name, value in given.items() if value != defaults[name].default]:
-                raise TypeError(
-                    f"{model!r} has its own device, dtype, windows and batch size: leave out {', '.join(others)}, or "
-                    "give them to ArithmeticEmbedder.from_corpus."
-                )
-            return ArithmeticEmbedder.from_corpus(texts, model=model)
-        if (strategy == "strata") != (strata is not None):
-            raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
+        size = _batch_size(model, mini_batch_size)
         loaded = as_model(model, device, dtype, runtime)
-        context_size = context_size_for(loaded, context_size)
-        if strategy == "random":
-            sample = sample_random(texts, context_size, seed=seed)
-        elif strategy == "clusters":
-            sample = sample_clusters(texts, context_size, seed=seed, embed=lambda some: _unit(loaded.first_stage(some)))
-        elif strata is not None:
-            sample = sample_strata(texts, strata, context_size, seed=seed)
-        else:
-            raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
-        context = fit(loaded, sample, strategy=strategy, seed=seed, source=source).reading(windows=windows)
-        warn_small_context(context.size, context_size)
-        return cls(loaded, context, mini_batch_size=mini_batch_size, pool=pool)
+        identity = contextual_identity(loaded, windows=windows or None)
+        context = sampled(
+            loaded, identity, texts, context_size, seed=seed, strategy=strategy, strata=strata, source=source
+        )
+        return cls(loaded, context, mini_batch_size=size, pool=pool)
 
     def __repr__(self) -> str:
         return f"ContextualEmbedder({self.context!r})"
@@ -196,9 +145,19 @@ class ContextualEmbedder:
         return self.context.identity.windows
 
     @property
-    def device(self) -> str:
-        """Device of the model, such as "cpu"."""
+    def device(self) -> str | None:
+        """Device of the model, such as "cpu"; None if it is unknown."""
         return self.model.device
+
+    @property
+    def runtime(self) -> str:
+        """Runtime of the model: "torch", "openvino" or "onnx"; "function" for a user's function."""
+        return self.model.runtime
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the model's layers."""
+        return self.model.dtype
 
     @property
     def options(self) -> EmbedderOptions:
@@ -213,8 +172,14 @@ class ContextualEmbedder:
 
     @property
     def max_siblings(self) -> int:
-        """Siblings that are read with a document, at most; 0 for two-way models, which read none."""
-        return self.model.config.max_siblings
+        """Siblings that are read with a document, at most; 0 if none are, as of a plain model without their weight."""
+        identity = self.context.identity
+        return 0 if identity.is_plain and not identity.sibling_weight else self.model.max_siblings
+
+    @property
+    def vectors(self) -> PlainVectors | None:
+        """Cache of plain vectors; None if there is none, as of models that read a context."""
+        return self.model.vectors
 
     @classmethod
     def from_spec(cls, spec: EmbedderSpec, device: str | None = None) -> "ContextualEmbedder":
@@ -260,14 +225,24 @@ class ContextualEmbedder:
         """
         return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size, pool=self.pool)
 
+    def keeping(self, vectors: PlainVectors | None) -> "ContextualEmbedder":
+        """Return the same embedder with another place for plain vectors, or none.
+
+        From them vectors with other siblings or in another Context are made without the model. A collection of a plain
+        model under arithmetic keeps them in its store's folder. On a Qdrant server there is none: there the model
+        embeds siblings again, unless a file is named, such as
+        `collection.embedder = collection.embedder.keeping(PlainVectors("papers.sqlite"))`.
+        """
+        model = self.model.keeping(vectors)
+        return ContextualEmbedder(model, self.context, mini_batch_size=self.mini_batch_size, pool=self.pool)
+
     def on(self, pool: Pool | None) -> "ContextualEmbedder":
         """Return this embedder with a pool of workers; None: without."""
         return ContextualEmbedder(self.model, self.context, mini_batch_size=self.mini_batch_size, pool=pool)
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts as they are read, prefixes and special tokens included."""
-        blocks = blocks_of(self.model, texts, self.model.tokenize(texts), DOCUMENT, windows=self.windows)
-        return sum(len(row.ids) for block in blocks for _, row in block)
+        return self.model.count_tokens(texts, windows=self.windows)
 
     def embed_documents(
         self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
@@ -284,8 +259,10 @@ class ContextualEmbedder:
             Unit norm; row i belongs to `texts[i]`.
 
         Raises:
-            CorpusError: A text is blank or holds a lone surrogate (with its position), or parents of another length.
-            ModelError: Parents for a two-way model, which reads no siblings.
+            CorpusError: A text is blank, holds a lone surrogate (with its position) or has no word that the model
+                knows, or parents of another length.
+            ModelError: Parents, where `max_siblings` is 0; or a user's function returns other than one finite vector
+                for each text.
             TypeError: `texts` is a single str.
 
         Warns:
@@ -295,7 +272,7 @@ class ContextualEmbedder:
         if parents is None:
             siblings = None
         elif not self.max_siblings:
-            raise ModelError(f"{self.model.config.name} reads no siblings: only one-way models do. Leave parents out.")
+            raise self._reads_no_siblings()
         else:
             siblings = sibling_texts(parents, texts, self.max_siblings, rule=self.context.manifest.sibling_rule)
         embedded = self.embed_passages(texts, siblings, progress=progress)
@@ -306,11 +283,11 @@ class ContextualEmbedder:
         """Embed texts that search. Returns, raises and warns like `embed_documents`."""
         check_list(texts, call="embed_queries")
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
-            batches = TokenBatches(self.model, texts, QUERY, None, size=self.mini_batch_size, windows=self.windows)
-            for batch in batches:
-                batch.vectors = self.model.stages.embed(batch.rows, QUERY, self._prepared, None, None)
-        warn_truncated(batches.embedded.truncated, self.model.identity)
-        return batches.embedded.vectors
+            embedded = self.model.embed(
+                texts, QUERY, self._prepared, None, windows=self.windows, mini_batch_size=self.mini_batch_size
+            )
+        warn_truncated(embedded.truncated, self.model.identity)
+        return embedded.vectors
 
     def embed_passages(
         self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
@@ -319,25 +296,36 @@ class ContextualEmbedder:
 
         Args:
             texts: Documents.
-            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`: first the parent's
-                first passage, which counts most in some models, then the others in any order; None where no text has
-                any.
+            siblings: For each text the texts of its siblings, at most `max_siblings`: first the parent's first passage,
+                which counts most in some models, then the others in any order; None where no text has any.
             progress: Show a bar on stderr.
 
         Raises:
             CorpusError: As `embed_documents`.
+            ModelError: A text has siblings, and the model is a plain or a two-way one.
             PoolError: The workers of the pool ended again and again, or are stuck.
         """
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
-            if self.pool is not None and len(texts) > self.mini_batch_size:
+            if self.pool is not None and self.model.in_workers and len(texts) > self.mini_batch_size:
                 return embed_on(self.pool, self, texts, siblings)
-            size, windows = self.mini_batch_size, self.windows
-            batches = TokenBatches(self.model, texts, DOCUMENT, siblings, size=size, windows=windows, progress=progress)
-            for batch in batches:
-                batch.vectors = self.model.stages.embed(
-                    batch.rows, DOCUMENT, self._prepared, batch.siblings, batch.sibling_mask
-                )
-            return batches.embedded
+            return self.model.embed(
+                texts,
+                DOCUMENT,
+                self._prepared,
+                siblings,
+                windows=self.windows,
+                mini_batch_size=self.mini_batch_size,
+                progress=progress,
+            )
+
+    def forget(self, texts: Sequence[str]) -> None:
+        """Delete the plain vectors of texts that are deleted or replaced, where they are kept.
+
+        Raises:
+            StoreError: Their file cannot be written.
+        """
+        if self.vectors is not None:
+            self.vectors.forget([digest(text) for text in texts])
 
     def embed_chunks(self, documents: Sequence[Sequence[str]]) -> list[Float32[np.ndarray, "chunks dim"]]:
         """Embed the chunks of documents by late chunking: read together, each pooled over its own tokens.
@@ -364,69 +352,53 @@ class ContextualEmbedder:
         """
         for document in documents:
             check_list(document, call="embed_chunks")
-        require("torch", "torch")
-        from cde_rag.embedders.late_chunking import LateChunking
-
-        texts = [chunk for document in documents for chunk in document]
-        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
-            embedded = LateChunking(self.model, self._prepared, self.context.manifest.sibling_rule)(
-                documents, self.mini_batch_size
+        count = sum(len(document) for document in documents)
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": count}):
+            embedded = self.model.embed_chunks(
+                documents, self._prepared, self.context.manifest.sibling_rule, mini_batch_size=self.mini_batch_size
             )
         warn_truncated(embedded.truncated, self.model.identity)
         ends = np.cumsum([len(document) for document in documents])
         return np.split(embedded.vectors, ends[:-1]) if documents else []
 
-
-def fit(model: CDEModel, sample: Sample, *, strategy: str, seed: int, source: str = "all") -> Context:
-    """Run the first stage over a sample, repeated where the model expects more, and make the Context of it."""
-    documents = repeated(sample.documents, model.context_size or 1)
-    places = {text: place for place, text in enumerate(dict.fromkeys(documents))}
-    vectors = model.first_stage(list(places))
-    return Context.create(
-        model.identity,
-        documents,
-        vectors[[places[text] for text in documents]],
-        sampling=strategy,
-        seed=seed,
-        documents_seen=sample.documents_seen,
-        source=source,
-    )
+    def _reads_no_siblings(self) -> ModelError:
+        identity = self.context.identity
+        if identity.attention == ARITHMETIC:
+            return ModelError(
+                "Siblings have a weight of 0 in this context, found parents. Leave parents out, or make the context "
+                "with ArithmeticEmbedder.from_corpus(texts, model=embedder, weight=0.3)."
+            )
+        kind = "it is a plain model" if identity.is_plain else "only one-way models do"
+        return ModelError(f"{self.model.identity.name} reads no siblings: {kind}. Leave parents out.")
 
 
-def _unit(vectors: Float32[np.ndarray, "texts dim"]) -> Float32[np.ndarray, "texts dim"]:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors if np.allclose(norms, 1, atol=1e-5) else vectors / norms  # what has norm 1 stays, to the bit
+def contextual(embedder: Embedder) -> ContextualEmbedder | None:
+    """Return an embedder as a ContextualEmbedder; None for an embedder of another class."""
+    return embedder if isinstance(embedder, ContextualEmbedder) else None
 
 
-def context_size_for(model: CDEModel, asked: int | None) -> int:
-    """Return the number of context documents; ContextError if the model takes another number than requested."""
-    expected = model.context_size
-    if expected is None:
-        return ANY_CONTEXT_SIZE if asked is None else asked
-    if asked not in (None, expected):
-        raise ContextError(
-            f"{model.config.name} expects {expected} context documents, found context_size={asked}. Give "
-            f"context_size={expected}; for fewer load the model with CDEModel.from_pretrained(name, context_size=…)."
-        )
-    return expected
+def _batch_size(model: AnyModel, given: int | None) -> int:
+    if given is None:
+        return model.mini_batch_size if isinstance(model, ContextualEmbedder) else MINI_BATCH_SIZE
+    check_positive(given, "mini_batch_size")
+    return given
 
 
-def as_model(
-    model: str | Path | CDEModel, device: str | None = None, dtype: str | None = None, runtime: str | None = None
-) -> CDEModel:
-    """Load a model given by name.
+def as_model(model: AnyModel, device: str | None = None, dtype: str | None = None, runtime: str | None = None) -> Model:
+    """Load a model given by name; return one that is there.
 
     Raises like `from_pretrained`, and TypeError for a loaded model with one of the others, or for another object.
     """
-    if not isinstance(cast(object, model), str | Path | CDEModel):
-        raise TypeError(
-            f"Expected a model's name or folder, or a CDEModel, found {model!r:.80}. For an embedder of your own: "
-            'PlainEmbedder("a-sentence-transformers-model") or FunctionEmbedder(function, name="my-model-1").'
-        )
-    if not isinstance(model, CDEModel):
+    if isinstance(model, str | Path):
         return CDEModel.shared(model, device=device, dtype=dtype, runtime=runtime)
+    found = model.model if isinstance(model, ContextualEmbedder) else model
+    if not isinstance(cast(object, found), Model):
+        raise TypeError(
+            f"Expected a model's name or folder, a CDEModel or an embedder, found {model!r:.80}. For a model of your "
+            'own: PlainEmbedder("a-sentence-transformers-model") or FunctionEmbedder(function, name="my-model-1").'
+        )
     if (device, dtype, runtime) != (None, None, None):
         raise TypeError(
             "device, dtype and runtime are chosen where a model is loaded: CDEModel.from_pretrained(name, dtype=…)."
         )
-    return model
+    return found

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cde_rag._validation import check_positive
-from cde_rag.embedders.function import BYTES_A_TOKEN, FunctionEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.plain_embedders import FunctionEmbedder
 from cde_rag.errors import ModelError, require
+from cde_rag.model.plain.function_model import BYTES_A_TOKEN
 
 TOKENS_A_CALL: Final = 100_000  # estimated; OpenAI takes 300,000, and other languages have more tokens for their bytes
 
@@ -20,8 +22,8 @@ def openai_embedder(
     mini_batch_size: int = 256,
     max_retries: int = 5,
     timeout_s: float = 60.0,
-) -> FunctionEmbedder:
-    """Make a FunctionEmbedder of a model that an OpenAI-compatible API serves.
+) -> ContextualEmbedder:
+    """Make an embedder of a model that an OpenAI-compatible API serves.
 
     Two short calls are made at once, to know the model by its vectors. `embedder.count_tokens(texts)` estimates what
     texts are going to cost, without a call. Neither address nor key is stored with vectors; a collection is opened with

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
-from cde_rag.context.identity import ModelIdentity
-from cde_rag.errors import TruncationWarning, warn_user
+from cde_rag.model.embedded import Embedded
 
 if TYPE_CHECKING:
     from cde_rag.embedders.pool import Pool
@@ -40,29 +39,6 @@ class EmbedderOptions:
 
     def __post_init__(self) -> None:
         check_positive(self.mini_batch_size, "mini_batch_size")
-
-
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """Embeddings, with flags for truncated texts.
-
-    Attributes:
-        vectors: Unit norm; row i belongs to text i.
-        truncated: True for texts that exceeded the model's token limit.
-    """
-
-    vectors: Float32[np.ndarray, "texts dim"]
-    truncated: Bool[np.ndarray, " texts"]
-
-
-def warn_truncated(truncated: Bool[np.ndarray, " texts"], identity: ModelIdentity) -> None:
-    """Warn of texts that exceed a model's token limit, with their number."""
-    if count := int(truncated.sum()):
-        warn_user(
-            f"{count} of {len(truncated)} texts exceed the limit of {identity.max_length} tokens of {identity.name} "
-            "and were truncated. Split long documents.",
-            TruncationWarning,
-        )
 
 
 @runtime_checkable
@@ -145,12 +121,3 @@ def unwrapped(embedder: Embedder) -> Embedder:
 def wrapped_like(embedder: Embedder, other: Embedder) -> Embedder:
     """Wrap an embedder as another one is wrapped, if that is."""
     return other.wrapping(embedder) if isinstance(other, EmbedderWrapper) else embedder
-
-
-@runtime_checkable
-class KeepsVectors(Protocol):
-    """Interface of an embedder that keeps vectors of texts by itself, and so has to forget those of deleted texts."""
-
-    def forget(self, texts: Sequence[str]) -> None:
-        """Delete the vectors of texts that are deleted or replaced."""
-        ...

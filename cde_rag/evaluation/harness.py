@@ -11,7 +11,8 @@ from jaxtyping import Float64
 
 from cde_rag._files import given_path
 from cde_rag.context.context import Context
-from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.corpus_contexts import context_size_for
 from cde_rag.errors import CorpusError, SmallContextWarning
 from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, DenseBaseline, MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus

@@ -283,11 +283,8 @@ def _of_another_kind(
 
 
 def _without_context(embedder: Embedder) -> Callable[[list[str]], Float32[np.ndarray, "texts dim"]] | None:
-    from cde_rag.embedders.contextual import ContextualEmbedder
-
-    embedder = unwrapped(embedder)
-    if isinstance(embedder, ContextualEmbedder) and embedder.context.size:
-        plain = embedder.rebound(Context.null(embedder.model).reading(windows=embedder.windows))
+    if embedder.context.size and not embedder.context.identity.is_plain:
+        plain = unwrapped(embedder).rebound(Context.null(embedder.context))
         return lambda texts: plain.embed_passages(texts, None).vectors
     return None
 

@@ -134,15 +134,14 @@ def measure_drift(
         StoreError: The collection is empty.
         ValueError: `probes` is below 1.
     """
-    from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.contextual import ContextualEmbedder, contextual
 
     started = time.monotonic()
     probes = check_positive(probes, "probes")
-    embedder = unwrapped(embedder)
-    if not isinstance(embedder, ContextualEmbedder):
-        raise ModelError(
-            f"{embedder.context.identity.name} is a plain model: drift is estimated for models that read a context."
-        )
+    identity, own = embedder.context.identity, contextual(unwrapped(embedder))
+    if own is None or identity.is_plain:
+        raise ModelError(f"{identity.name} is a plain model: drift is estimated for models that read a context.")
+    embedder = own
     if not (documents := store.count()):
         raise StoreError("Expected documents, found an empty collection: there is nothing to compare contexts on.")
     candidate = ContextualEmbedder.from_corpus(
@@ -161,7 +160,7 @@ def measure_drift(
         sample = _sample(store, probes, seed)
         passages = with_siblings(store, sample, parent_key, embedder)
         texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
-        null = embedder.rebound(Context.null(embedder.model).reading(windows=embedder.windows))
+        null = embedder.rebound(Context.null(embedder.context))
         found = compare(embedder, candidate, null, texts, siblings)
         gain, interval = estimate_gain(found, CALIBRATIONS[fitted])
         kept, asked, embedded = found.kept, len(texts), embedded + TEXTS * len(texts)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.embedders.protocol import Embedder, KeepsVectors
+from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.indexing.upsert_plan import Stale, groups_of
 from cde_rag.records import Record, Row, embedded_text
 from cde_rag.stores.store_calls import StoreCalls
@@ -105,5 +105,8 @@ class MadeVectors:
 
     def forget(self, records: Callable[[], Sequence[Record]]) -> None:
         """Delete the plain vectors of records that go, before these do, so that a crash leaves no trace of them."""
-        if isinstance(self.embedder, KeepsVectors):
-            self.embedder.forget([embedded_text(record) for record in records()])
+        from cde_rag.embedders.contextual import contextual
+
+        own = contextual(unwrapped(self.embedder))
+        if own is not None and own.vectors is not None:
+            own.forget([embedded_text(record) for record in records()])

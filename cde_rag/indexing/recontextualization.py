@@ -9,16 +9,16 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cde_rag._validation import digest
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
+from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.active import ActiveEmbedder, keeping, stored_context
-from cde_rag.embedders.arithmetic import CONTEXT_SIZE, ArithmeticEmbedder, sample_of
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.indexing.backfill import Recontextualization, complete, report
@@ -29,7 +29,8 @@ from cde_rag.records import embedded_text
 from cde_rag.stores.store import Store
 
 if TYPE_CHECKING:
-    from cde_rag.model import CDEModel
+    from cde_rag.embedders.contextual import AnyModel
+    from cde_rag.model.model import Model
 
 ROWS_SAMPLED = 1024  # read for the sample between two calls of on_progress
 
@@ -60,7 +61,7 @@ def recontextualize(
     context_size: int | None,
     strategy: str,
     windows: bool | None,
-    model: "str | Path | CDEModel | None",
+    model: "AnyModel | None",
     embedder: Embedder | None,
     canary: Canary | None,
     grace_s: float,
@@ -73,12 +74,12 @@ def recontextualize(
     with store.lease():
         number = _unfinished(store, target)
         if number is None:
-            embedder = target.start(_corpus(store, on_progress))
+            embedder = target.bind(target.context(_corpus(store, on_progress)))
             if embedder.fingerprint == store.manifest().fingerprint:  # the same documents were sampled
                 return report(store, 0, started)
             number = _begin(store, embedder)
         else:
-            embedder = target.resume(stored_context(store, number))
+            embedder = target.bind(stored_context(store, number))
         before, new, serving = store.manifest().generation, embedder, unwrapped(active.embedder)
 
         def check() -> None:
@@ -141,125 +142,54 @@ def samples_the_same(
     Raises:
         ContextError: The model expects another number of context documents.
     """
-    from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
+    from cde_rag.embedders.contextual import contextual
+    from cde_rag.embedders.corpus_contexts import context_size_for
 
-    embedder = unwrapped(embedder)
-    if not isinstance(embedder, ContextualEmbedder) or windows not in (None, embedder.windows) or not store.count():
+    own = contextual(unwrapped(embedder))
+    if own is None or own.context.identity.is_plain or windows not in (None, own.windows) or not store.count():
         return False
-    size = context_size_for(embedder.model, context_size)
+    size = context_size_for(own.model, context_size)
     texts = (embedded_text(row.record) for row in store.scroll())
     sample = sample_random(texts, size if strategy == "random" else size + 1, seed=seed)
     if len(sample.documents) > size:
         return False
-    documents = Counter(map(digest, repeated(sample.documents, embedder.model.context_size or 1)))
-    context = embedder.context
+    documents = Counter(map(digest, repeated(sample.documents, own.model.context_size or 1)))
+    context = own.context
     return documents == {row.tobytes(): int(count) for row, count in zip(context.digests, context.counts, strict=True)}
 
 
 @dataclass(frozen=True)
-class _Sample:
-    """A Context that is sampled from the collection.
+class _Move:
+    """The Context that a collection moves to: one that is there, or one that a model makes of a sample.
 
     Attributes:
-        model: Model of the Context.
-        seed: Random seed of the sample.
-        context_size: Number of context documents.
-        strategy: Strategy of the sample.
-        windows: Read longer texts in windows.
-        options: Batch size and pool of the embedder.
+        matches: Returns True if a run with these arguments made a Context.
+        context: Makes the Context from the collection's texts.
+        bind: Returns the embedder of that Context.
     """
 
-    model: "CDEModel"
-    seed: int
-    context_size: int
-    strategy: str
-    windows: bool
-    options: EmbedderOptions
-
-    def matches(self, context: Context) -> bool:
-        """Return True if a run with these arguments made the Context."""
-        begun_with = (context.identity, context.manifest.seed, context.manifest.sampling, context.manifest.context_size)
-        size = self.model.context_size or min(self.context_size, context.manifest.documents_seen)
-        return begun_with == (self.model.identity.reading(windows=self.windows), self.seed, self.strategy, size)
-
-    def start(self, texts: Iterator[str]) -> Embedder:
-        """Sample the Context."""
-        from cde_rag.embedders.contextual import ContextualEmbedder
-
-        return ContextualEmbedder.from_corpus(
-            texts,
-            model=self.model,
-            context_size=self.context_size,
-            seed=self.seed,
-            strategy=self.strategy,
-            windows=self.windows,
-            mini_batch_size=self.options.mini_batch_size,
-            pool=self.options.pool,
-        )
-
-    def resume(self, context: Context) -> Embedder:
-        """Resume with the Context of the earlier run."""
-        from cde_rag.embedders.contextual import ContextualEmbedder
-
-        return ContextualEmbedder(
-            self.model, context, mini_batch_size=self.options.mini_batch_size, pool=self.options.pool
-        )
+    matches: Callable[[Context], bool]
+    context: Callable[[Iterator[str]], Context]
+    bind: Callable[[Context], Embedder]
 
 
-@dataclass(frozen=True)
-class _Arithmetic:
-    """A Context of an ArithmeticEmbedder, sampled from the collection; plain vectors that are kept are used again.
+def _sampling(
+    model: "Model", identity: ModelIdentity, size: int, seed: int, strategy: str, options: EmbedderOptions
+) -> _Move:
+    """Return the target of a Context that is sampled from the collection; kept plain vectors are used again."""
+    from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.corpus_contexts import sampled
 
-    Attributes:
-        embedder: Active embedder.
-        seed: Random seed of the sample.
-        context_size: Number of context documents, if the embedder maps vectors by the corpus.
-        strategy: Strategy of the sample.
-    """
+    def matches(context: Context) -> bool:
+        told, fixed = context.manifest, len(model.fixed[0])
+        expected = model.context_size or min(size, told.documents_seen)
+        begun_with = (told.identity, told.seed, told.sampling, told.context_size - fixed)
+        return begun_with == (identity, seed, strategy, expected)
 
-    embedder: ArithmeticEmbedder
-    seed: int
-    context_size: int
-    strategy: str
+    def bind(context: Context) -> Embedder:
+        return ContextualEmbedder(model, context, mini_batch_size=options.mini_batch_size, pool=options.pool)
 
-    def matches(self, context: Context) -> bool:
-        """Return True if a run with these arguments made the Context."""
-        told, size = context.manifest, min(self.context_size, context.manifest.documents_seen)
-        same = (told.identity, told.seed, told.sampling) == (self.embedder.context.identity, self.seed, self.strategy)
-        return same and len(sample_of(context)) == size
-
-    def start(self, texts: Iterator[str]) -> Embedder:
-        """Sample the Context."""
-        return ArithmeticEmbedder.from_corpus(
-            texts,
-            model=self.embedder.plain,
-            weight=self.embedder.weight,
-            corpus=self.embedder.corpus,
-            context_size=self.context_size,
-            seed=self.seed,
-            strategy=self.strategy,
-            vectors=self.embedder.vectors,
-        )
-
-    def resume(self, context: Context) -> Embedder:
-        """Resume with the Context of the earlier run."""
-        return self.embedder.rebound(context)
-
-
-@dataclass(frozen=True)
-class _Given:
-    """An embedder whose Context is there already."""
-
-    embedder: Embedder
-
-    def matches(self, context: Context) -> bool:
-        return context.fingerprint == self.embedder.fingerprint
-
-    def start(self, _: Iterator[str]) -> Embedder:
-        return self.embedder
-
-    def resume(self, _: Context) -> Embedder:
-        return self.embedder
+    return _Move(matches, lambda texts: sampled(model, identity, texts, size, seed=seed, strategy=strategy), bind)
 
 
 def _target(
@@ -269,13 +199,14 @@ def _target(
     seed: int,
     context_size: int | None,
     strategy: str,
-    model: "str | Path | CDEModel | None",
+    model: "AnyModel | None",
     embedder: Embedder | None,
     *,
     windows: bool | None,
-) -> _Sample | _Arithmetic | _Given:
+) -> _Move:
     """Return the target of `recontextualize`; raises like it."""
-    from cde_rag.embedders.contextual import context_size_for  # imports torch
+    from cde_rag.embedders.contextual import as_model, contextual
+    from cde_rag.embedders.corpus_contexts import context_size_for, contextual_identity
 
     if embedder is not None:
         if (model, context_size, windows) != (None, None, None):
@@ -283,40 +214,30 @@ def _target(
                 "An embedder has its model and Context: give an embedder, or model, context_size and windows."
             )
         _check(store, parent_key, embedder.dim, embedder.max_siblings)
-        return _Given(keeping(embedder, store))
-    if model is None and isinstance(serving, ArithmeticEmbedder):
-        if windows is not None:
-            raise ModelError(
-                "The collection's model is a plain embedder, which reads windows or cuts texts by its own setting. "
-                "Leave windows out, or move the collection in Python: recontextualize(embedder=ArithmeticEmbedder."
-                "from_corpus(texts, model=PlainEmbedder(name, windows=True)))."
-            )
-        return _Arithmetic(serving, seed, CONTEXT_SIZE if context_size is None else context_size, strategy)
-    new_model = _model(serving) if model is None else _loaded(model, serving.options)
-    size = context_size_for(new_model, context_size)
-    _check(store, parent_key, new_model.dim, new_model.config.max_siblings)
-    windowed = serving.context.identity.windows if windows is None else windows
-    return _Sample(new_model, seed, size, strategy, windowed, serving.options)
-
-
-def _model(embedder: Embedder) -> "CDEModel":
-    """Return the model for a new Context if none is named."""
-    from cde_rag.embedders.contextual import ContextualEmbedder
-
-    if isinstance(embedder, ContextualEmbedder):
-        return embedder.model
-    raise ModelError(
-        f"{embedder.context.identity.name} is a plain model, which reads no context. Give "
-        "model='cde-mini' or another contextual one; or an embedder."
-    )
-
-
-def _loaded(model: "str | Path | CDEModel", options: EmbedderOptions) -> "CDEModel":
-    """Load another model, if it is named, on the device of the previous one."""
-    from cde_rag.embedders.contextual import as_model
-    from cde_rag.model import CDEModel
-
-    return model if isinstance(model, CDEModel) else as_model(model, options.device, options.dtype, options.runtime)
+        given = keeping(embedder, store)
+        return _Move(lambda made: made.fingerprint == given.fingerprint, lambda _: given.context, lambda _: given)
+    options, present = serving.options, serving.context.identity
+    if model is not None:
+        asked = (options.device, options.dtype, options.runtime) if isinstance(model, str | Path) else ()
+        new = as_model(model, *asked)
+        windowed = None if new.identity.is_plain else present.windows if windows is None else windows
+        identity = contextual_identity(new, windows=windowed)
+        _check(store, parent_key, new.dim, 0 if identity.is_plain else new.max_siblings)
+    elif (own := contextual(serving)) is None or present.attention == PLAIN:
+        raise ModelError(
+            f"{present.name} is a plain model, which reads no context. Give model='cde-mini' or another contextual "
+            "one; or an embedder."
+        )
+    elif present.is_plain and windows is not None:
+        raise ModelError(
+            "The collection's model is a plain embedder, which reads windows or cuts texts by its own setting. "
+            "Leave windows out, or move the collection in Python: recontextualize(embedder=ArithmeticEmbedder."
+            "from_corpus(texts, model=PlainEmbedder(name, windows=True)))."
+        )
+    else:
+        new = own.model
+        identity = replace(present, name=new.identity.name, windows=present.windows if windows is None else windows)
+    return _sampling(new, identity, context_size_for(new, context_size), seed, strategy, options)
 
 
 def _corpus(store: Store, on_progress: Callable[[Progress], None] | None) -> Iterator[str]:
@@ -365,7 +286,7 @@ def _begin(store: Store, embedder: Embedder) -> int:
     return store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
 
 
-def _unfinished(store: Store, target: _Sample | _Arithmetic | _Given) -> int | None:
+def _unfinished(store: Store, target: _Move) -> int | None:
     """Return the newest generation after the active one, if begun with the same arguments; drop others there."""
     active, found = store.manifest().generation, None
     for generation in reversed(store.generations()):

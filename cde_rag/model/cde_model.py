@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,21 +11,23 @@ from jaxtyping import Float32
 from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError, require
-from cde_rag.model import loading, model_files
+from cde_rag.model import model_files
 from cde_rag.model.batching import tight_buckets
+from cde_rag.model.embedded import Embedded
+from cde_rag.model.loading import ModelSource
+from cde_rag.model.model import Model
 from cde_rag.model.names import ModelName
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.shared import Shared
-from cde_rag.model.stage_runner import StageRunner
+from cde_rag.model.stage_runner import DTYPES, StageRunner
 from cde_rag.model.threads import batch_threads
+from cde_rag.model.token_batches import TokenBatches, blocks_of
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.windows import cut_into_windows
 
 if TYPE_CHECKING:
-    from cde_rag.model.loading import AnyNetwork
-
-DTYPES: Final = ("float32", "bfloat16", "float16")
+    from cde_rag.model.families import AnyNetwork
 
 
 def native_dtype(device: str) -> str:
@@ -43,7 +44,7 @@ def native_dtype(device: str) -> str:
     return "bfloat16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"
 
 
-class CDEModel:
+class CDEModel(Model):
     """A two-stage model, with one-way or two-way context attention, or a pair of a one-way model and a plain encoder.
 
     The first stage and the path of the context run in float32, the second stage's layers in `dtype`. Thread-safe.
@@ -57,18 +58,19 @@ class CDEModel:
 
     Attributes:
         stages: Both stages, in their runtime.
-        folder: Folder of its files; None if it was not read from files.
-        given_dtype: The dtype as it was given; None if it was chosen by the device.
-        given_runtime: The runtime as it was given; None if it was chosen.
+        config: Config of the model.
+        tokenizer: Tokenizer of both stages.
 
     Raises:
         MissingExtraError: A network of torch, and torch is not installed.
         ModelError: `dtype` is another one.
     """
 
+    in_workers = True
+
     def __init__(
         self,
-        network: "AnyNetwork | loading.AnyGraphs",
+        network: "AnyNetwork | StageRunner",
         tokenizer: TextTokenizer,
         digest: str,
         *,
@@ -78,12 +80,13 @@ class CDEModel:
         if dtype not in (None, *DTYPES):
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
         self.given_dtype = dtype
-        self.given_runtime: str | None = None
         self.stages: StageRunner = (
-            network if isinstance(network, loading.AnyGraphs) else _torch_runner(network, device, dtype)
+            network if isinstance(network, StageRunner) else _torch_runner(network, device, dtype)
         )
-        self.folder: Path | None = None
-        self.config = network.config
+        self.runtime, self.device, self.dtype = self.stages.runtime, self.stages.device, self.stages.dtype
+        self.config = self.stages.config
+        self.context_size, self.max_siblings = self.config.context_size, self.config.max_siblings
+        self.has_null, self.late_chunks = self.config.null_embedding, self.config.late_chunks
         self.tokenizer = tokenizer
         self.identity = self.config.identity(digest, tokenizer.sha256)
         self._prefixes = {QUERY: self.identity.prefixes["query"], DOCUMENT: self.identity.prefixes["document"]}
@@ -140,8 +143,7 @@ class CDEModel:
             context_size=context_size,
             prefixes=prefixes,
         )
-        folder, exact = loading.resolve(asked, token=token)
-        return cls._read(folder, exact, device, dtype, runtime)
+        return cls._read(ModelSource.find(asked, token=token), device, dtype, runtime)
 
     @classmethod
     def shared(
@@ -152,41 +154,23 @@ class CDEModel:
         Arguments and errors are those of `from_pretrained`, which loads a model anew each time. Files that were written
         since are another model. The network of a shared model is not to be changed.
         """
-        folder, exact = loading.resolve(_parsed(name), token=None)
+        source = ModelSource.find(_parsed(name))
         asked = runtime_choice.asked(runtime), batch_threads()
-        key = (exact, device, dtype, runtime, asked, tuple(loading.files_written(folder)))
-        return _SHARED.get(key, lambda: cls._read(folder, exact, device, dtype, runtime))
+        key = (source.name, device, dtype, runtime, asked, tuple(source.written()))
+        return _SHARED.get(key, lambda: cls._read(source, device, dtype, runtime))
 
     @classmethod
-    def _read(
-        cls, folder: Path, exact: ModelName, device: str | None, dtype: str | None, runtime: str | None
-    ) -> "CDEModel":
-        files = cache(partial(loading.stored, folder, exact))
-        chosen, fitting = loading.chosen_runtime(folder, exact, files, runtime=runtime, device=device, dtype=dtype)
+    def _read(cls, source: ModelSource, device: str | None, dtype: str | None, runtime: str | None) -> "CDEModel":
+        chosen, fitting = source.chosen_runtime(runtime, device, dtype)
         if chosen == "torch":
-            network, tokenizer, digest = loading.read(folder, exact, files)
+            network, tokenizer, digest = source.network()
             model = cls(network, tokenizer, digest, device=device, dtype=fitting)
         else:
-            stored = files()
-            model = cls(loading.graphs(stored, chosen, fitting or "float32"), stored.tokenizer, stored.digest)
+            files = source.files
+            model = cls(source.graphs(chosen, fitting or "float32"), files.tokenizer, files.digest)
         model.given_dtype, model.given_runtime = dtype, runtime
-        model.folder = folder
+        model.folder = source.folder
         return model
-
-    @property
-    def runtime(self) -> str:
-        """Runtime of the stages: "torch", "openvino" or "onnx"."""
-        return self.stages.runtime
-
-    @property
-    def device(self) -> str:
-        """Device of the computation, such as "cpu"."""
-        return self.stages.device
-
-    @property
-    def dtype(self) -> str:
-        """Dtype of the second stage's layers."""
-        return self.stages.dtype
 
     @property
     def threads(self) -> int:
@@ -200,19 +184,10 @@ class CDEModel:
         Raises:
             ModelError: The model runs without torch.
         """
-        if isinstance(self.stages, loading.AnyGraphs):
+        network: Any = getattr(self.stages, "network", None)  # of TorchRunner, whose module needs torch
+        if network is None:
             raise ModelError(f"Expected a model in torch, found one in {self.runtime}. Load it with runtime='torch'.")
-        return getattr(self.stages, "network")  # noqa: B009 (of TorchRunner, whose module needs torch)
-
-    @property
-    def dim(self) -> int:
-        """Length of an embedding."""
-        return self.config.dim
-
-    @property
-    def context_size(self) -> int | None:
-        """Required number of context documents, repeated ones included; None if any number will do."""
-        return self.config.context_size
+        return network
 
     def tokenize(self, texts: Sequence[str], *, role: int = DOCUMENT, first: int = 0) -> list[Tokens]:
         """Tokenize texts for the second stage, the role's prefix included.
@@ -268,13 +243,51 @@ class CDEModel:
             ContextError: A two-way model needs another number of context documents, or has no null embedding.
             ContextMismatchError: The context was made by other weights, another tokenizer or other settings.
         """
-        if replace(context.identity, name="") != replace(self.identity, name=""):
+        if replace(context.identity, name="", windows=False) != replace(self.identity, name=""):
             raise ContextMismatchError(
                 expected=context.identity.weights_sha256,
                 found=self.identity.weights_sha256,
                 remedy=f"The context was made by {context.identity.name!r}: load that model, or fit a new context.",
             )
         return self.stages.prepare(context.context_embeddings, context.counts)
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        role: int,
+        prepared: object,
+        siblings: Sequence[Sequence[str]] | None,
+        *,
+        windows: bool,
+        mini_batch_size: int,
+        progress: bool = False,
+    ) -> Embedded:
+        """Embed texts with the second stage; see `Model.embed`.
+
+        Raises:
+            CorpusError: A text is blank or holds a lone surrogate; with its position.
+            ModelError: Siblings were given to a two-way model.
+        """
+        batches = TokenBatches(self, texts, role, siblings, size=mini_batch_size, windows=windows, progress=progress)
+        for batch in batches:
+            batch.vectors = self.stages.embed(batch.rows, role, prepared, batch.siblings, batch.sibling_mask)
+        return batches.embedded
+
+    def embed_chunks(
+        self, documents: Sequence[Sequence[str]], prepared: Any, sibling_rule: int, *, mini_batch_size: int
+    ) -> Embedded:
+        """Embed chunks that are read together; see `Model.embed_chunks`."""
+        require("torch", "torch")
+        from cde_rag.model.late_chunking import LateChunking
+
+        if not self.late_chunks:
+            return super().embed_chunks(documents, prepared, sibling_rule, mini_batch_size=mini_batch_size)
+        return LateChunking(self, prepared, sibling_rule)(documents, mini_batch_size)
+
+    def count_tokens(self, texts: Sequence[str], *, windows: bool) -> int:
+        """Count the tokens of all texts as they are read, prefixes and special tokens included."""
+        blocks = blocks_of(self, texts, self.tokenize(texts), DOCUMENT, windows=windows)
+        return sum(len(row.ids) for block in blocks for _, row in block)
 
 
 def _parsed(name: str | Path) -> ModelName:

@@ -71,6 +71,11 @@ class ModelConfig:
         """True if the model learned to do without a corpus, as all one-way models did."""
         return True
 
+    @property
+    def late_chunks(self) -> bool:
+        """True: chunks that are read together can be pooled apart."""
+        return True
+
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
         """Return the properties of the model that determine the vector space."""
         return ModelIdentity(

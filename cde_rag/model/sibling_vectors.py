@@ -1,17 +1,19 @@
 """Vectors of siblings, as input of the second stage."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float32
 
-from cde_rag.model.cde_model import CDEModel
+if TYPE_CHECKING:
+    from cde_rag.model.cde_model import CDEModel
 
 
 class SiblingVectors:
     """First-stage vectors of the siblings of texts; each sibling is embedded once."""
 
-    def __init__(self, model: CDEModel, siblings: Sequence[Sequence[str]]) -> None:
+    def __init__(self, model: "CDEModel", siblings: Sequence[Sequence[str]]) -> None:
         rows = {text: row for row, text in enumerate(dict.fromkeys(text for group in siblings for text in group))}
         self._rows = [[rows[text] for text in group] for group in siblings]
         self._vectors = model.first_stage(list(rows))

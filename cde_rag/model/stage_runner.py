@@ -1,10 +1,15 @@
 """Interface of a model's two stages: token ids and arrays in, arrays out, whatever computes them."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int
+
+if TYPE_CHECKING:
+    from cde_rag.model.families import AnyConfig
+
+DTYPES: Final = ("float32", "bfloat16", "float16")  # of layers, as users name them
 
 
 @runtime_checkable
@@ -22,6 +27,11 @@ class StageRunner(Protocol):
     device: str
     dtype: str
     threads: int
+
+    @property
+    def config(self) -> "AnyConfig":
+        """Config of the model."""
+        ...
 
     def read(self, rows: Sequence[Sequence[int]]) -> Float32[np.ndarray, "batch dim"]:
         """Embed token ids with the first stage."""

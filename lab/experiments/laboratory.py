@@ -12,7 +12,8 @@ from jaxtyping import Float32, Float64
 
 from cde_rag.context.context import Context
 from cde_rag.context.sampling import sample_clusters, sample_random
-from cde_rag.embedders.contextual import ContextualEmbedder, fit
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare

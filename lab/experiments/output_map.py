@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float32, Float64
 from tqdm import tqdm
 
-from cde_rag.embedders.mixing import unit
 from cde_rag.model.context_path import OutputMap
+from cde_rag.model.plain.mixing import unit
 from cde_rag.model.two_stage import TwoStage
 from lab.experiments.laboratory import MEAN, Laboratory, Space, compared, following, score
 from lab.experiments.result_tables import new_figure, write_table

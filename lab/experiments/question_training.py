@@ -22,7 +22,8 @@ import torch
 from cde_rag._files import write_durably
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import Difference
-from cde_rag.model import CDEModel, checkpoints, loading
+from cde_rag.model import CDEModel, checkpoints
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.readers.tables import jsonl_rows, opened
@@ -460,7 +461,7 @@ def merge(start: str, trained: Sequence[Path], folder: Path, *, share: float) ->
     since they are new in the models that it is for; here they are not.
     """
     begun = load_start(StartConfig(model=start), seed=0).network.state_dict()
-    networks = [loading.load(ModelName(base=str(each)), token=None)[:2] for each in trained]
+    networks = [ModelSource.find(ModelName(base=str(each))).network()[:2] for each in trained]
     network, tokenizer = networks[0]
     assert isinstance(network, TwoStage)
     mean = average([each.state_dict() for each, _ in networks])

@@ -16,7 +16,8 @@ from mteb.similarity_functions import dot_score, pairwise_dot_score
 from mteb.types import EncodeKwargs, PromptType
 from torch import Tensor
 
-from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.corpus_contexts import context_size_for
 from cde_rag.errors import ContextMissingError, ModelError
 from cde_rag.model import CDEModel
 from cde_rag.model.names import ModelName

@@ -17,12 +17,12 @@ from tiny import WORDS, tiny_cde_model
 from cde_rag.context.sampling import sample_random
 from cde_rag.context.siblings import sibling_positions
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.mixing import unit, whitening
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.encoding import without_relevant
 from cde_rag.evaluation.intervals import PairedQueries, compare
+from cde_rag.model.plain.mixing import unit, whitening
 from cde_rag_training.data.cuts import part
 from lab.experiments import context_choice, context_size, training_free
 from lab.experiments.laboratory import Laboratory, Space, score

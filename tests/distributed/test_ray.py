@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from cde_rag import CDEModel, Collection, ContextualEmbedder
 from cde_rag.context.sampling import sample_random
-from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.embedders.plain_embedders import FunctionEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, PoolError, StoreError
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader

@@ -13,7 +13,6 @@ from tiny import WORDS
 
 import cde_rag
 from cde_rag import Collection, ContextualEmbedder
-from cde_rag.embedders.mixing import unit
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
 from cde_rag.evaluation.baselines import FOR_PARENTS
@@ -23,6 +22,7 @@ from cde_rag.evaluation.metrics import METRICS, ndcg
 from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.model import CDEModel
+from cde_rag.model.plain.mixing import unit
 from cde_rag.stores.faiss import FaissStore
 
 WITH_PARENTS = {"parents", "parents_hybrid", "headers", "headers_hybrid", *FOR_PARENTS}

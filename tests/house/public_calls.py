@@ -23,8 +23,8 @@ from cde_rag import (
 )
 from cde_rag.adoption.qdrant import Adoption, adopt, catch_up, release
 from cde_rag.collection.info import Inspection
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.indexing.backfill import Recontextualization
 from cde_rag.indexing.upsert import AddReport, Progress
 from cde_rag.search.grouping import Group, ParentHit
@@ -98,12 +98,12 @@ def measure() -> None:
     evaluate([Path("scifact")], model="cde-mini")
 
 
-def own(texts: list[str]) -> ArithmeticEmbedder:
+def own(texts: list[str]) -> ContextualEmbedder:
     client = FunctionEmbedder(lambda some: [[1.0, float(len(text))] for text in some], name="lengths-1")
     mapped = ContextualEmbedder.from_corpus(texts, model=client)
     papers = Collection.create(FaissStore("papers.faiss"), mapped)
     assert Collection.open(papers.store, model=client).embedder.fingerprint == mapped.fingerprint
-    return ArithmeticEmbedder.from_corpus(texts, model=mapped.plain, weight=0.3)
+    return ArithmeticEmbedder.from_corpus(texts, model=mapped, weight=0.3)
 
 
 def migrate(texts: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag import Context, ContextualEmbedder
 from cde_rag.context.sampling import Sample
-from cde_rag.embedders.contextual import fit
+from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import SmallContextWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.attention import attention

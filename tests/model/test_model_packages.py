@@ -10,7 +10,7 @@ from tiny import tiny_network, tiny_tokenizer
 from cde_rag import CDEModel, Collection, ContextualEmbedder
 from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints, model_files, model_packages
-from cde_rag.model.loading import resolve
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.names import ModelName
 
 
@@ -61,7 +61,7 @@ def test_the_first_model_is_in_a_package_that_an_error_names(monkeypatch: pytest
     with pytest.raises(ModelError, match=r"in a clone: pip install \./models/cde-rag-models-legacy"):
         CDEModel.from_pretrained("cde-mini-0")
     with pytest.raises(ModelError, match="pip install cde-rag-models-legacy"):
-        resolve(ModelName(base="cde-mini-0"), token=None)
+        ModelSource.find(ModelName(base="cde-mini-0"))
 
 
 def test_a_registered_package_that_is_gone_or_doubled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ from tiny_pair import tiny_pair, tiny_pieces
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints, loading, model_files
+from cde_rag.model import checkpoints, model_files
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.model_files import VOCABULARY
-from cde_rag.model.names import ModelName
 from cde_rag.model.pair import four_bits, pair_checkpoint
+from cde_rag.model.pair.pair_graph import StoredPair
 from cde_rag.model.pair.pair_network import halves
-from cde_rag.model.runtimes.graph_runner import StoredModel
 from cde_rag.model.torch_runner import pad
 
 TEXTS = ["the river", "a loan of the bank", "water and fish", "x" * 20, "THE bank?!"]
@@ -146,7 +146,7 @@ def test_what_is_written_comes_back_to_the_bit(pair, folder, tmp_path):
 
 
 def test_a_copied_folder_has_the_same_vectors(pair, folder, tmp_path):
-    loading.copy(folder, ModelName(base=str(folder)), tmp_path / "copy")
+    ModelSource.of(folder).copy(tmp_path / "copy")
     again = CDEModel.from_pretrained(tmp_path / "copy", device="cpu", dtype="float32")
     assert again.identity.weights_sha256 == pair.identity.weights_sha256
     np.testing.assert_array_equal(own(again).embed_documents(TEXTS), own(pair).embed_documents(TEXTS))
@@ -161,7 +161,7 @@ def test_word_embeddings_in_a_file_of_their_own_are_part_of_the_digest(folder, t
 
 
 def test_a_graph_is_built_of_the_weights_of_torch(pair, folder):
-    state = StoredModel.read(folder).state()
+    state = StoredPair.read(folder).state()
     assert state.keys() == pair.network.state_dict().keys()
     for name, value in pair.network.state_dict().items():
         np.testing.assert_array_equal(state[name], value.numpy())

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save, save_file
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import MissingExtraError, ModelError
-from cde_rag.model import loading, weights
+from cde_rag.model import weights
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_way import checkpoint, published, published_state
 from cde_rag.model.two_way.network import TwoWay
@@ -300,13 +301,13 @@ def test_too_old_transformers(folder, monkeypatch):
 def test_converted_folder(tmp_path, tiny_backbones, shards):
     source = write_folder(tmp_path / "source", V2, shards=shards)
     target = tmp_path / "made" / "offline"
-    loading.convert(ModelName(base=str(source)), target, token=None)
+    ModelSource.find(ModelName(base=str(source))).convert(target)
     made, origin = load(target), load(source)
     assert made.identity.weights_sha256 == origin.identity.weights_sha256
     assert made.identity.name == str(target)
     assert not list(target.parent.glob(".*"))
     with pytest.raises(ModelError, match="exists already"):
-        loading.convert(ModelName(base=str(source)), target, token=None)
+        ModelSource.find(ModelName(base=str(source))).convert(target)
     file = next(iter(sorted(target.glob("model*.safetensors"))))
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -317,7 +318,7 @@ def test_converted_folder(tmp_path, tiny_backbones, shards):
 
 @pytest.mark.parametrize("field", ["format", "files"])
 def test_a_converted_folder_is_as_it_was_written(parts, tmp_path, field):
-    loading.convert(ModelName(base=str(parts)), tmp_path / "made", token=None)
+    ModelSource.find(ModelName(base=str(parts))).convert(tmp_path / "made")
     if field == "format":
         value = json.loads((tmp_path / "made" / "config.json").read_text())
         value["cde_rag"]["format"] = 2
@@ -342,13 +343,13 @@ def test_sizes_are_bounded(parts, monkeypatch):
 def test_converting_a_damaged_model_writes_nothing(folder, tmp_path):
     rewrite(folder, lambda state: state.update(stray=torch.ones(2)))
     with pytest.raises(ModelError, match="unknown: stray"):
-        loading.convert(ModelName(base=str(folder)), tmp_path / "target", token=None)
+        ModelSource.find(ModelName(base=str(folder))).convert(tmp_path / "target")
     assert not (tmp_path / "target").exists()
 
 
 def test_a_bundled_model_needs_no_conversion(tmp_path):
     with pytest.raises(ModelError, match="works without network as it is"):
-        loading.convert(ModelName(base="cde-mini"), tmp_path / "target", token=None)
+        ModelSource.find(ModelName(base="cde-mini")).convert(tmp_path / "target")
     with pytest.raises(ModelError, match="read in one way only"):
         CDEModel.from_pretrained("cde-mini", semantics="train")
 

@@ -25,14 +25,16 @@ from torch_state import torch_state
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag.context.sampling import Sample
-from cde_rag.embedders.contextual import fit
+from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import MissingExtraError, ModelError
-from cde_rag.model import checkpoints, loading, model_files, model_packages
+from cde_rag.model import checkpoints, model_files, model_packages
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.model_files import find
 from cde_rag.model.pair import pair_checkpoint
 from cde_rag.model.pair.four_bits import pack
 from cde_rag.model.runtimes import graph_cache, runtime_choice
 from cde_rag.model.runtimes.engines import CompiledGraphs
+from cde_rag.model.runtimes.graph_runner import StoredModel
 from cde_rag.model.runtimes.runtime_choice import Timing
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.torch_runner import TorchRunner
@@ -241,7 +243,7 @@ def test_stored_weights_that_are_none(tensors: dict[str, torch.Tensor]):
 
 def test_a_graph_is_built_once_and_again_if_it_is_damaged(folders, cache, monkeypatch):
     load(folders["deep"], "onnx")
-    digest = loading.StoredModel.read(folders["deep"]).digest
+    digest = StoredModel.read(folders["deep"]).digest
     (path,) = (cache / "graphs").glob(f"{digest[:32]}-second-*.onnx")
     intact = path.read_bytes()
     with monkeypatch.context() as patch:
@@ -265,7 +267,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(folders, cache, monkey
 
 
 def test_graphs_of_earlier_formats_are_removed(folders, cache):
-    digest = loading.StoredModel.read(folders["deep"]).digest
+    digest = StoredModel.read(folders["deep"]).digest
     old = cache / "graphs" / f"{digest[:32]}-second-1.{'0' * 64}.onnx"
     other = cache / "graphs" / f"{'0' * 32}-second-1.{'0' * 64}.onnx"
     for path in (old, other):
@@ -280,7 +282,7 @@ def test_graphs_of_earlier_formats_are_removed(folders, cache):
 
 def test_files_of_killed_writers_are_removed(folders, cache):
     """As large as the weights; a process that memory runs out in is started again and again."""
-    digest = loading.StoredModel.read(folders["deep"]).digest
+    digest = StoredModel.read(folders["deep"]).digest
     for path in (cache / "graphs").glob(f"{digest[:32]}-second-*"):
         path.unlink()
     killed, written = (cache / "graphs" / f".{digest[:32]}-second-3.{each}.weights.0123.tmp" for each in "ab")
@@ -453,7 +455,7 @@ def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch, caplo
     monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
     caplog.set_level("INFO", "cde_rag")
     model = CDEModel.from_pretrained(folders["rotated"], device="cpu")
-    rows = loading.timings(folders["rotated"])
+    rows = ModelSource.of(folders["rotated"]).timings()
     assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
     assert rows[0].runtime == "torch"
     assert all(row.cosine > 0.9999 for row in rows if row.dtype == "float32")
@@ -470,7 +472,7 @@ def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch, caplo
     assert CDEModel.from_pretrained(folders["rotated"], device="cpu").runtime == "onnx"
     assert CDEModel.from_pretrained(folders["rotated"], device="cpu", dtype="float16").runtime == "torch"
     path.write_text("damaged")
-    assert len(loading.timings(folders["rotated"])) == len(rows)
+    assert len(ModelSource.of(folders["rotated"]).timings()) == len(rows)
     assert json.loads(path.read_text())["key"] == value["key"]
 
 
@@ -509,12 +511,12 @@ def test_a_runtime_that_compiles_no_graph_is_left_out(folders, monkeypatch, tmp_
     monkeypatch.setattr(runtime_choice, "SECONDS", 0.0)
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
     assert CDEModel.from_pretrained(folders["rotated"], device="cpu").runtime != "onnx"
-    assert {row.runtime for row in loading.timings(folders["rotated"])} == {"torch", "openvino"}
+    assert {row.runtime for row in ModelSource.of(folders["rotated"]).timings()} == {"torch", "openvino"}
     with pytest.raises(MissingExtraError, match=r"'onnx' .*IR version: 10.* pip install 'cde-rag\[onnx\]'"):
         load(folders["rotated"], "onnx")
     monkeypatch.setattr(runtime_choice, "installed", lambda: {"onnx": {"onnxruntime": "1.15"}})
     with pytest.raises(MissingExtraError, match=r"No runtime works here: .*IR version: 10"):
-        loading.timings(folders["rotated"])
+        ModelSource.of(folders["rotated"]).timings()
 
 
 @pytest.mark.parametrize(
@@ -571,7 +573,7 @@ def test_the_bundled_pair_is_measured_too(monkeypatch):
     """The query that is timed has tokens of both encoders."""
     monkeypatch.setattr(model_files, "BUNDLED", Path(model_files.__file__).parent / "bundled")
     monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
-    rows = loading.timings(model_files.find("cde-base-1"))
+    rows = ModelSource.of(model_files.find("cde-base-1")).timings()
     assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
     assert all(row.cosine > 0.999 for row in rows)
 

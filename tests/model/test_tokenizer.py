@@ -10,7 +10,8 @@ from plain_model import write_transformer
 from tiny import tiny_tokenizer
 from tokenizers import Tokenizer
 
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.plain_embedders import PlainEmbedder
 from cde_rag.model import CDEModel, tokenizer
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, TextTokenizer, beginning
 
@@ -67,19 +68,19 @@ def test_short_texts_stay_whole():
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> PlainEmbedder:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
     return PlainEmbedder(write_transformer(tmp_path_factory.mktemp("plain") / "model"), device="cpu")
 
 
 @pytest.mark.parametrize("piece", ["river bank ", "x", " ", "銀", "river"])
-def test_a_plain_model_is_shown_what_it_reads(plain: PlainEmbedder, piece: str):
+def test_a_plain_model_is_shown_what_it_reads(plain: ContextualEmbedder, piece: str):
     text = "river " + 40_000 * piece
-    long_enough = CHARACTERS_A_TOKEN * plain.identity.max_length
+    long_enough = CHARACTERS_A_TOKEN * plain.context.identity.max_length
     assert len(text) > 2 * long_enough
-    with mock.patch("cde_rag.embedders.sentence_transformer_torch.beginning", lambda text, _: text):
+    with mock.patch("cde_rag.model.plain.sentence_transformer_torch.beginning", lambda text, _: text):
         expected, tokens = plain.embed_passages([text], None), plain.count_tokens([text])
     shown: list[int] = []
-    model = plain._model  # type: ignore[attr-defined]
+    model = plain.model._model  # type: ignore[attr-defined]
     lengths = model.lengths
 
     def spy(texts: list[str], prefix: str) -> list[int]:
@@ -91,5 +92,5 @@ def test_a_plain_model_is_shown_what_it_reads(plain: PlainEmbedder, piece: str):
     assert json.dumps(found.vectors.tolist()) == json.dumps(expected.vectors.tolist())
     assert found.truncated.tolist() == expected.truncated.tolist()
     assert plain.count_tokens([text]) == tokens
-    if tokens == plain.identity.max_length and piece != "x":
+    if tokens == plain.context.identity.max_length and piece != "x":
         assert max(shown) < len(text)

@@ -21,7 +21,7 @@ from tiny import WORDS
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag.errors import ContextError, ModelError
-from cde_rag.model import loading
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.names import ModelName
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.runtimes.engines import CompiledGraphs
@@ -248,7 +248,7 @@ def test_the_choice_is_measured_once_for_each_reading(folders, cache, monkeypatc
     ]
     assert len(list((cache / "runtimes").iterdir())) == 2
     for model in models:
-        rows = loading.timings(folders["v2"], ModelName.parse(model.identity.name))
+        rows = ModelSource.of(folders["v2"], ModelName.parse(model.identity.name)).timings()
         assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
         assert all(row.cosine > 0.9999 for row in rows if row.dtype == "float32")
         best = runtime_choice.fastest(rows)

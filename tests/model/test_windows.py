@@ -108,7 +108,7 @@ def test_order_and_batches_change_nothing(windowed: ContextualEmbedder, monkeypa
     np.testing.assert_allclose(windowed.embed_documents(texts[::-1])[::-1], expected, atol=2e-6)
     for text, vector in zip(texts, expected, strict=True):
         np.testing.assert_allclose(windowed.embed_documents([text])[0], vector, atol=2e-6)
-    monkeypatch.setattr("cde_rag.embedders.token_batches.TOKENIZED_AT_ONCE", 3)
+    monkeypatch.setattr("cde_rag.model.token_batches.TOKENIZED_AT_ONCE", 3)
     monkeypatch.setattr(windowed, "mini_batch_size", 2)
     np.testing.assert_allclose(windowed.embed_documents(texts), expected, atol=2e-6)
 

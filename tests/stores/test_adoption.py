@@ -19,13 +19,13 @@ from word_scores import best, point_scores
 
 from cde_rag.adoption.qdrant import adopt, catch_up, foreign_records, only_here, release
 from cde_rag.collection.collection import Collection
-from cde_rag.embedders.arithmetic import CHECKED, ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.function import FunctionEmbedder
-from cde_rag.embedders.plain_vectors import PlainVectors
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, checkpoints
+from cde_rag.model.plain.plain_model import CHECKED
+from cde_rag.model.vector_cache import PlainVectors
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
@@ -637,7 +637,7 @@ def test_a_plain_embedder_adopts_without_their_vectors_too(client: QdrantClient)
     service = Counting()
     plain = FunctionEmbedder(service, name="theirs-1")
     papers = adopt(client, "theirs", texts="text", model=plain)
-    assert isinstance(papers.embedder, ArithmeticEmbedder)
+    assert isinstance(papers.embedder, ContextualEmbedder)
     assert set(service.texts) >= {sentence(number) for number in range(12)}
     assert papers.search(sentence(3), k=1)[0].text == sentence(3)
 

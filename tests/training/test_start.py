@@ -15,7 +15,7 @@ from tiny_run import config
 
 from cde_rag import Context, ContextualEmbedder
 from cde_rag.context.sampling import Sample
-from cde_rag.embedders.contextual import fit
+from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import ModelError
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.config import ModelConfig

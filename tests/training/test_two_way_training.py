@@ -17,7 +17,7 @@ from golden import V1, V2, golden, golden_config, sizes, write_folder
 
 from cde_rag import CDEModel, Context
 from cde_rag.context.sampling import Sample
-from cde_rag.embedders.contextual import fit
+from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import ModelError
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer

@@ -77,6 +77,11 @@ class PairConfig:
         """True if the model learned to do without a corpus, as its first half did; its second reads none."""
         return True
 
+    @property
+    def late_chunks(self) -> bool:
+        """False: only one-way models pool chunks that are read together."""
+        return False
+
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
         """Return the properties of the model that determine the vector space."""
         return ModelIdentity(

@@ -17,8 +17,8 @@ from typing import Any, Final
 from cde_rag._files import file_sha256, replacing, write_durably
 from cde_rag.context.cache import cache_folder
 from cde_rag.errors import ContextError, require
-from cde_rag.model.runtimes.stage_graphs import EXTRA
 
+EXTRA: Final = "onnx"
 FORMAT: Final = 3  # of the files and graphs; raised when this module or `stage_graphs` changes them
 _LARGE: Final = 1024  # bytes of a weight that goes into the file of weights
 _PAGE: Final = 4096  # bytes; where weights begin, so that they can be mapped

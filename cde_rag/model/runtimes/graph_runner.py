@@ -1,10 +1,10 @@
-"""Stages of a one-way model or a pair run as ONNX graphs, without torch."""
+"""Stages of a one-way model run as ONNX graphs, without torch."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Shaped
@@ -15,17 +15,13 @@ from cde_rag.model.mapped_tensors import MappedTensors
 from cde_rag.model.model_files import (
     TOKENIZER,
     check,
-    check_first_half,
     checked,
     digest,
-    first_half,
     read_header,
 )
-from cde_rag.model.pair.pair_config import PairConfig, is_pair
-from cde_rag.model.pair.pair_tokenizer import PairTokenizer
 from cde_rag.model.roles import QUERY
 from cde_rag.model.runtimes import array_context, stage_graphs
-from cde_rag.model.runtimes.array_context import ArrayContext
+from cde_rag.model.runtimes.array_context import ArrayContext, State
 from cde_rag.model.runtimes.engines import CompiledGraph, CompiledGraphs
 from cde_rag.model.runtimes.graph_cache import kept_graph
 from cde_rag.model.stage_runner import not_prepared
@@ -34,24 +30,21 @@ from cde_rag.model.threads import batch_threads
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.word_embeddings import Text, WordEmbeddings, embedded
 
-FIRST: Final = "first."  # names of the weights of a pair's first half begin so
-SECOND: Final = "second."
-
 
 @dataclass(frozen=True)
 class StoredModel:
-    """Config, tokenizer and files of a model; weights are read from the files whenever they are needed.
+    """Config, tokenizer and files of a one-way model; weights are read from the files whenever they are needed.
 
     Attributes:
-        config: Sizes of the model.
-        first: Sizes of its first half, of a pair; of the model itself otherwise.
+        config: Config of the model.
+        first: Sizes of the one-way model; of a pair's first half.
         tokenizer: Tokenizer of both stages.
         digest: Digest of config and weights.
         first_digest: Likewise, of the first half.
         files: Files of weights with their sha256, by the prefix of their names.
     """
 
-    config: ModelConfig | PairConfig
+    config: Any
     first: ModelConfig
     tokenizer: TextTokenizer
     digest: str
@@ -63,30 +56,18 @@ class StoredModel:
         """Read a model folder, but for its weights.
 
         Raises:
-            ModelError: A file is missing, damaged or of a newer format, or a pair's first half is another one.
+            ModelError: A file is missing, damaged or of a newer format.
         """
         header = read_header(folder)
         serialised = checked(folder / TOKENIZER, header.tokenizer_sha256).decode()
-        own = header.weights(folder)
-        if not is_pair(header.config):
-            sizes = ModelConfig.from_json(header.config)
-            found = digest(sizes, header.all_weights_sha256)
-            return cls(sizes, sizes, TextTokenizer(serialised), found, found, {"": own})
-        config = PairConfig.from_json(header.config)
-        first = cls.read(first_half(config.name, config.first))
-        check_first_half(config.name, config.first, expected=config.first_sha256, found=first.digest)
-        if config.dim != first.first.dim + config.second_dim:
-            raise ModelError(
-                f"The config's dim has to be {first.first.dim} + {config.second_dim}, its halves'; found {config.dim}."
-            )
-        tokenizer = PairTokenizer(first.tokenizer, first.first.vocab_size, serialised)
-        files = {"": own, FIRST: first.files[""]}
-        return cls(config, first.first, tokenizer, digest(config, header.all_weights_sha256), first.digest, files)
+        sizes = ModelConfig.from_json(header.config)
+        found = digest(sizes, header.all_weights_sha256)
+        return cls(sizes, sizes, TextTokenizer(serialised), found, found, {"": header.weights(folder)})
 
     @property
     def of_first(self) -> str:
         """Prefix of the names of the one-way model's weights."""
-        return FIRST if isinstance(self.config, PairConfig) else ""
+        return ""
 
     def state(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Float32[np.ndarray, "..."]]:
         """Read weights.
@@ -115,22 +96,19 @@ class StoredModel:
         return MappedTensors(paths, array_context.is_of_context_path)
 
     def word_embeddings(self) -> list[WordEmbeddings]:
-        """Map the word embeddings into memory: one table, or one for each half of a pair."""
-        paths = {prefix: [path for path, _ in files] for prefix, files in self.files.items()}
-        own = [WordEmbeddings(paths[self.of_first], stage_graphs.WORDS)]
-        return [*own, WordEmbeddings(paths[""], SECOND + stage_graphs.WORDS)] if self.of_first else own
+        """Map the word embeddings into memory: a table for each text that the graph reads."""
+        return [WordEmbeddings([path for path, _ in self.files[self.of_first]], stage_graphs.WORDS)]
 
     def second_stage(self) -> bytes:
         """Build the graph of the second stage."""
-        if isinstance(self.config, PairConfig):
-            return stage_graphs.pair_graph(self.config, self.first, self._complete())
-        return stage_graphs.second_stage_graph(self.config, self._complete())
+        return stage_graphs.second_stage_graph(self.config, self.complete())
 
     def first_stage(self) -> bytes:
         """Build the graph of the first stage."""
-        return stage_graphs.first_stage_graph(self.first, stage_graphs.part(self._complete(), self.of_first))
+        return stage_graphs.first_stage_graph(self.first, stage_graphs.part(self.complete(), self.of_first))
 
-    def _complete(self) -> "_Weights":
+    def complete(self) -> State:
+        """Read all weights; a missing one raises ModelError where it is used."""
         return _Weights(self.state())
 
 
@@ -142,7 +120,7 @@ class _Weights(dict[str, Float32[np.ndarray, "..."]]):
 
 
 class GraphRunner:
-    """Both stages of a one-way model or a pair as compiled graphs, on the CPU. Thread-safe.
+    """Both stages of a one-way model as compiled graphs, on the CPU. Thread-safe.
 
     Graphs are built on first use, and kept in the user's cache folder. A query has a compiled graph of one thread; the
     one of batches, and that of the first stage, are compiled when they are first used.
@@ -157,6 +135,8 @@ class GraphRunner:
         ModelError: The runtime has no such dtype, or the weights are damaged.
     """
 
+    names: Sequence[str] = stage_graphs.TEXT  # of the second stage's inputs, two for each text
+
     def __init__(self, stored: StoredModel, runtime: str, dtype: str) -> None:
         self._compiled = CompiledGraphs(runtime, dtype)
         self.runtime, self.device, self.dtype = runtime, "cpu", dtype
@@ -164,12 +144,12 @@ class GraphRunner:
         self.config = stored.config
         self.stored = stored
         self._context_path = stored.context_path()
-        self._words = stored.word_embeddings()
+        self.words = stored.word_embeddings()
         self._second_stage(1)
 
     def read(self, rows: Sequence[Sequence[int]]) -> Float32[np.ndarray, "batch dim"]:
-        """Embed token ids with the first stage; a pair's second half has zeros."""
-        own, *_ = self._texts(rows)
+        """Embed token ids with the first stage; dimensions of a pair's second half are zero."""
+        own, *_ = self.texts(rows)
         found = self._first_stage().run(dict(zip(stage_graphs.TEXT, own, strict=True)))
         return np.pad(found, ((0, 0), (0, self.config.dim - self.stored.first.dim)))
 
@@ -189,13 +169,12 @@ class GraphRunner:
         """Embed one batch of token ids with the second stage."""
         if not isinstance(prepared, ArrayContext):
             raise not_prepared(prepared)
-        names = (*stage_graphs.TEXT, *stage_graphs.SECOND_TEXT)
-        texts = itertools.chain.from_iterable(self._texts(rows))
+        texts = itertools.chain.from_iterable(self.texts(rows))
         dim = self.stored.first.dim
         if siblings is None or sibling_mask is None:
             siblings, sibling_mask = np.zeros((len(rows), 1, dim), np.float32), np.zeros((len(rows), 1), np.bool_)
         inputs: dict[str, Shaped[np.ndarray, ...]] = {
-            **dict(zip(names, texts, strict=False)),  # the second text is a pair's
+            **dict(zip(self.names, texts, strict=True)),
             "role": np.array(role, dtype=np.int64),
             "keys": prepared.keys,
             "values": prepared.values,
@@ -207,18 +186,10 @@ class GraphRunner:
         threads = 1 if role == QUERY and len(rows) == 1 else self.threads
         return self._second_stage(threads).run(inputs)
 
-    def _texts(self, rows: Sequence[Sequence[int]]) -> list[Text]:
-        """Return the graphs' inputs of texts; for a pair those of each half."""
-        halves, sizes = [rows], [self.stored.first]
-        if isinstance(self.config, PairConfig):
-            sizes.append(self.config.second)
-            start = self.stored.first.vocab_size
-            first = [[each for each in row if each < start] for row in rows]
-            halves = [first, [[each - start for each in row if each >= start] for row in rows]]
-        return [
-            embedded(words, each, config.max_positions)
-            for words, each, config in zip(self._words, halves, sizes, strict=True)
-        ]
+    def texts(self, rows: Sequence[Sequence[int]]) -> list[Text]:
+        """Return the graphs' inputs of texts; of a pair for each half."""
+        (words,) = self.words
+        return [embedded(words, rows, self.stored.first.max_positions)]
 
     def _first_stage(self) -> CompiledGraph:
         stored = self.stored

@@ -13,9 +13,8 @@ from jaxtyping import Shaped
 
 from cde_rag.errors import require
 from cde_rag.model.config import ModelConfig
-from cde_rag.model.pair.pair_config import PairConfig
+from cde_rag.model.runtimes.graph_cache import EXTRA
 
-EXTRA: Final = "onnx"
 OPSET: Final = 20  # the first with Gelu
 IR_VERSION: Final = 10
 NEVER: Final = -1e9  # added to the score of what is masked; its exponential is 0
@@ -26,7 +25,6 @@ Shape: TypeAlias = Sequence[str | int]
 TEXT: Final = ("words", "mask")  # inputs of the first stage
 WORDS: Final = "embeddings.word.weight"  # the weight that is in no graph
 GIVEN: Final = ("role", "keys", "values", "output_map", "sibling_weight", "siblings", "sibling_mask")
-SECOND_TEXT: Final = ("second_words", "second_mask")  # of a pair's second half
 OUTPUT: Final = "vectors"
 
 
@@ -69,34 +67,7 @@ def second_stage_graph(config: ModelConfig, state: State) -> bytes:
     """
     graph = Graph()
     words, mask = graph.text(TEXT, config.dim)
-    return graph.finish(_second_stage(graph, config, state, words, mask), "batch", config.dim)
-
-
-def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
-    """Build the graph of a pair's second stage; as `second_stage_graph`, with the inputs `SECOND_TEXT` besides.
-
-    Args:
-        config: Sizes of the pair.
-        first: Sizes of its first half.
-        state: Weights by the names of `PairNetwork`, float32.
-
-    Raises:
-        MissingExtraError: `onnx` is not installed.
-    """
-    graph = Graph()
-    words, mask = graph.text(TEXT, first.dim)
-    one = _second_stage(graph, first, part(state, "first."), words, mask)
-    second_words, second_mask = graph.text(SECOND_TEXT, config.second.dim, "second_")
-    x = _plain_encoder(graph, config.second, part(state, "second."), second_words, second_mask)
-    other = graph.unit(graph.mean(x, second_mask))
-    weights = (1 - config.second_share) ** 0.5, config.second_share**0.5
-    halves = [
-        graph.op("Mul", half, graph.constant(np.float32(weight)))
-        for half, weight in zip((one, other), weights, strict=True)
-    ]
-    both = graph.op("Concat", *halves, attributes={"axis": 1})
-    turned = graph.op("MatMul", both, graph.constant(state["rotation"]))
-    return graph.finish(graph.unit(turned), "batch", config.dim)
+    return graph.finish(second_stage(graph, config, state, words, mask), "batch", config.dim)
 
 
 def plain_graph(config: ModelConfig, state: State, pooling: str) -> bytes:
@@ -112,7 +83,7 @@ def plain_graph(config: ModelConfig, state: State, pooling: str) -> bytes:
     """
     graph = Graph()
     words, mask = graph.text(TEXT, config.dim)
-    x = _plain_encoder(graph, config, state, words, mask)
+    x = encoded(graph, config, state, words, mask)
     return graph.finish(graph.unit(graph.first(x) if pooling == "cls" else graph.mean(x, mask)), "batch", config.dim)
 
 
@@ -121,7 +92,8 @@ def part(state: State, prefix: str) -> dict[str, Array]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def _plain_encoder(graph: "Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
+def encoded(graph: "Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
+    """Add the layers of an encoder without context; return the states of its tokens."""
     encoder = _Encoder(graph, config, state)
     x = encoder.embed(words)
     for layer in range(config.layers):
@@ -129,7 +101,8 @@ def _plain_encoder(graph: "Graph", config: ModelConfig, state: State, words: str
     return x
 
 
-def _second_stage(graph: "Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
+def second_stage(graph: "Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
+    """Add the second stage of a one-way model; return its vectors."""
     given = _StageInputs(graph, config, state)
     encoder = _Encoder(graph, config, state)
     x = encoder.embed(words, given.role)

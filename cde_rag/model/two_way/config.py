@@ -146,6 +146,11 @@ class TwoWayConfig:
         """Maximum number of siblings of a document's text: 0, since parent context is for one-way models."""
         return 0
 
+    @property
+    def late_chunks(self) -> bool:
+        """False: only one-way models pool chunks that are read together."""
+        return False
+
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
         """Return the properties of the model that determine the vector space."""
         return ModelIdentity(

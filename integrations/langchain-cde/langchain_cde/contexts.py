@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from langchain_core.embeddings import Embeddings
 
-from cde_rag import CDEModel, Context, FunctionEmbedder
+from cde_rag import CDEModel, Context, ContextualEmbedder, FunctionEmbedder
 from cde_rag.context.cache import cache_or_warn, cached_context, cached_path
 from cde_rag.embedders.active import loaded
-from cde_rag.embedders.function import FUNCTION
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextFormatError, ContextMissingError, ModelError
+from cde_rag.model.plain.function_model import FUNCTION
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -24,7 +24,7 @@ _REMEDIES = {  # the core's, and what does it here
 }
 
 
-def function_of(embeddings: Embeddings) -> FunctionEmbedder:
+def function_of(embeddings: Embeddings) -> ContextualEmbedder:
     """Wrap a user's own Embeddings; its class and its `model` or `model_name` are the name."""
     told = (getattr(embeddings, attribute, None) for attribute in ("model", "model_name"))
     model = next((name for name in told if isinstance(name, str)), "")

@@ -59,8 +59,7 @@ class CDEEmbeddings(Embeddings):
         Args:
             documents: Such as `splitter.split_documents(loader.load())`; read once, their texts only.
             model: A CDEModel chooses device and dtype. Your own Embeddings, such as OpenAIEmbeddings(), get the map of
-                the corpus (`cde_rag.embedders.arithmetic.ArithmeticEmbedder`), and no siblings: a CDEVectorStore takes
-                parent_key=None then.
+                the corpus, as in `ArithmeticEmbedder`, and no siblings: a CDEVectorStore takes parent_key=None then.
             context_size: Documents in the context; as many as the model expects, or 512, by default.
             seed: Random seed of the sample.
             windows: Read texts longer than the model's window in windows, and average their vectors; by default they

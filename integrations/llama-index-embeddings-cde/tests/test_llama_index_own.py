@@ -32,7 +32,8 @@ from qdrant_client import QdrantClient
 from test_llama_index_parents import passages
 
 from cde_rag import PlainEmbedder
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
 
 pytestmark = [
@@ -44,7 +45,7 @@ TEXTS = [document.text for document in corpus()]
 
 
 @cache
-def plain(folder: str) -> PlainEmbedder:
+def plain(folder: str) -> ContextualEmbedder:
     return PlainEmbedder(folder, device="cpu")
 
 
@@ -87,7 +88,7 @@ def own(folder: str) -> Own:
 
 
 @pytest.fixture
-def core(folder: str) -> ArithmeticEmbedder:
+def core(folder: str) -> ContextualEmbedder:
     """The core's arithmetic over the same model."""
     return ArithmeticEmbedder.from_corpus(TEXTS, model=plain(folder))
 
@@ -127,7 +128,7 @@ def chroma(tmp_path: Path) -> Chroma:
 
 @pytest.mark.parametrize("fill", [by_documents, by_transformation, by_inserts, by_pipeline])
 def test_every_route_has_the_cores_vectors_and_scores(
-    own: Own, core: ArithmeticEmbedder, chroma: Chroma, fill: Callable[..., None]
+    own: Own, core: ContextualEmbedder, chroma: Chroma, fill: Callable[..., None]
 ) -> None:
     fill(CDEEmbedding(model=own), chroma())
     held = chroma().client.get(include=["documents", "embeddings"])
@@ -143,7 +144,7 @@ def test_every_route_has_the_cores_vectors_and_scores(
     assert [hit.text for hit in retriever.retrieve("a loan for the boat")] == expected
 
 
-async def test_async_routes_have_the_same_vectors(own: Own, core: ArithmeticEmbedder) -> None:
+async def test_async_routes_have_the_same_vectors(own: Own, core: ContextualEmbedder) -> None:
     embedding = CDEEmbedding(model=own)
     nodes = await IngestionPipeline(transformations=[embedding]).arun(documents=corpus())
     np.testing.assert_allclose([node.embedding for node in nodes], core.embed_documents(TEXTS), atol=1e-5)
@@ -176,7 +177,7 @@ def opened(request: pytest.FixtureRequest, own: Own, chroma: Chroma, tmp_path: P
 
 
 def test_a_built_index_is_opened_with_the_model_and_nothing_else(
-    opened: Opened, own: Own, core: ArithmeticEmbedder
+    opened: Opened, own: Own, core: ContextualEmbedder
 ) -> None:
     index = opened(CDEEmbedding(model=own))
     index.insert(Document(text="a loan for the boat", id_="new"))

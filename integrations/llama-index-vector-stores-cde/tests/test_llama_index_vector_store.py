@@ -24,7 +24,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.vector_stores.cde import CDEVectorStore, CollectionEmbedding
 
 from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, FunctionEmbedder, Record
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.errors import ContextError, CorpusError, FilterError, SmallContextWarning, StoreError, TruncationWarning
 from cde_rag.stores.faiss import FaissStore
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints, loading
+from cde_rag.model import checkpoints
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.names import ModelName
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
@@ -146,7 +147,7 @@ def interpolate_models(
 def _trained(folder: Path) -> tuple[TwoStage | TwoWay, TextTokenizer]:
     if not (folder / checkpoints.CONFIG).is_file():
         raise ModelError(f"{folder}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
-    network, tokenizer, *_ = loading.load(ModelName(base=str(folder)), token=None)
+    network, tokenizer, _ = ModelSource.find(ModelName(base=str(folder))).network()
     return trainable(network), tokenizer
 
 

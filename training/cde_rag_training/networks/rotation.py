@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cde_rag.errors import CorpusError, ModelError
-from cde_rag.model import checkpoints, loading
+from cde_rag.model import checkpoints
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.names import ModelName
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.two_stage import TwoStage
@@ -59,7 +60,7 @@ def rotate_model(trained: Path | str, prepared: Prepared, folder: Path, *, pairs
     """
     if folder.exists():
         raise ModelError(f"{folder}: expected a name for a new folder, found one that exists. Choose another.")
-    network, tokenizer, *_ = loading.load(ModelName.parse(str(trained)), token=None)
+    network, tokenizer, _ = ModelSource.find(ModelName.parse(str(trained))).network()
     if not isinstance(network, TwoStage):
         raise ModelError(f"{trained}: expected a one-way model, whose output map a rotation is part of, found another.")
     if prepared.tokenizer_sha256 != tokenizer.sha256:

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints, loading
+from cde_rag.model import checkpoints
 from cde_rag.model.config import ModelConfig
+from cde_rag.model.loading import ModelSource
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.tokenizer import TextTokenizer
@@ -71,7 +72,7 @@ def load_start(config: StartConfig, *, seed: int) -> Start:
     if folder is not None and kind in published.TOKENIZERS:
         tokenizer = TextTokenizer(bert_tokenizer(folder))
         return Start(two_way_from_backbone(folder, tokenizer, config, seed=seed), tokenizer, new_first_stage=False)
-    loaded, tokenizer, *_ = loading.load(ModelName.parse(config.model), token=None)
+    loaded, tokenizer, _ = ModelSource.find(ModelName.parse(config.model)).network()
     network = trainable(loaded)
     if isinstance(network, TwoStage):
         network.config = replace(network.config, name=config.name)

@@ -9,7 +9,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from cde_rag import Collection
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDEVectorStore

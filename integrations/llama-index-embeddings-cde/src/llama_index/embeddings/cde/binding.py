@@ -19,12 +19,12 @@ from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
 from pydantic import AfterValidator, model_validator
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, FunctionEmbedder
+from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag._files import user_path
 from cde_rag._validation import unknown_keyword
 from cde_rag.context.cache import cached_context
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.errors import ContextMismatchError, ContextMissingError
+from cde_rag.model.model import Model
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -89,8 +89,8 @@ class BoundEmbedding(BaseEmbedding):
     embed_batch_size: int = Field(default=32, gt=0, le=2048, description="Texts per forward pass.")
 
     _context: Context | None = PrivateAttr(default=None)
-    _embedder: ContextualEmbedder | ArithmeticEmbedder | None = PrivateAttr(default=None)
-    _loaded: CDEModel | FunctionEmbedder | None = PrivateAttr(default=None)
+    _embedder: ContextualEmbedder | None = PrivateAttr(default=None)
+    _loaded: CDEModel | ContextualEmbedder | None = PrivateAttr(default=None)
     _makes_none: str = PrivateAttr(default=OFF)  # why, where auto_fit is off
     _lock: Any = PrivateAttr(default_factory=threading.RLock)
     _with_parent: int = PrivateAttr(default=0)
@@ -352,16 +352,21 @@ class BoundEmbedding(BaseEmbedding):
         if mark(caller, context.fingerprint):
             keep(caller, context)
 
-    def _model(self) -> CDEModel | FunctionEmbedder:
+    def _model(self) -> Model | ContextualEmbedder:
         """Return the model, loaded on first use."""
         with self._lock:
-            if isinstance(self._embedder, ContextualEmbedder):
+            if self._embedder is not None and self.model is None:
                 return self._embedder.model
             if self._loaded is None and self.model is not None:
                 self._loaded = function_of(self.model)
             if self._loaded is None:
                 self._loaded = CDEModel.from_pretrained(self.model_name, device=self.device, dtype=self.dtype)
             return self._loaded
+
+    @property
+    def _batch_size(self) -> int | None:
+        """Texts per forward pass; None for an own model, which has its own number."""
+        return self.embed_batch_size if self.model is None else None
 
     def _dim(self) -> int:
         """Return the length of a vector."""
@@ -378,7 +383,7 @@ class BoundEmbedding(BaseEmbedding):
             )
         self.model_name = name
 
-    def _bind(self, context: Context, embedder: ContextualEmbedder | ArithmeticEmbedder | None = None) -> None:
+    def _bind(self, context: Context, embedder: ContextualEmbedder | None = None) -> None:
         check_owner(context, self.model)
         if self.fingerprint not in (None, context.fingerprint):
             remedy = "This embedding keeps its context; make another CDEEmbedding for another context."
@@ -394,7 +399,7 @@ class BoundEmbedding(BaseEmbedding):
             self.model_name, self._loaded = context.identity.name, None
         cache(context)
 
-    def _bound(self) -> ContextualEmbedder | ArithmeticEmbedder:
+    def _bound(self) -> ContextualEmbedder:
         """Return the embedder, loaded on first use.
 
         Raises:
@@ -408,9 +413,5 @@ class BoundEmbedding(BaseEmbedding):
                 place = "" if self.context_path is None else f" ({self.context_path} is no file)"
                 raise ContextMissingError(f"There is no context{name}{place}. {REMEDY}")
             if self._embedder is None:
-                model = self._model()
-                if isinstance(model, FunctionEmbedder):
-                    self._embedder = ArithmeticEmbedder(model, self._context)
-                else:
-                    self._embedder = ContextualEmbedder(model, self._context, mini_batch_size=self.embed_batch_size)
+                self._embedder = ContextualEmbedder(self._model(), self._context, mini_batch_size=self._batch_size)
             return self._embedder

@@ -11,11 +11,10 @@ from llama_index.embeddings.cde.callers import Caller, begins, refusal
 from llama_index.embeddings.cde.spaces import REMEDY, check_brought
 from typing_extensions import Self
 
-from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
+from cde_rag import Context, ContextualEmbedder
 from cde_rag._validation import digest
-from cde_rag.embedders.arithmetic import ArithmeticEmbedder
-from cde_rag.embedders.function import PROBE_DIGESTS
 from cde_rag.errors import ContextMissingError, ContextReusedWarning, PartialContextWarning, warn_user
+from cde_rag.model.plain.fixed_texts import FIXED_DIGESTS
 
 
 class FittedEmbedding(BoundEmbedding):
@@ -30,15 +29,15 @@ class FittedEmbedding(BoundEmbedding):
         embedding.bind(embedder)
         return embedding
 
-    def bind(self, embedder: ContextualEmbedder | ArithmeticEmbedder) -> None:
+    def bind(self, embedder: ContextualEmbedder) -> None:
         """Take over an embedder of cde-rag with its context.
 
         Args:
-            embedder: An ArithmeticEmbedder of `function_of(model)` goes with `CDEEmbedding(model=model)`.
+            embedder: An embedder of `function_of(model)` goes with `CDEEmbedding(model=model)`.
 
         Raises:
             ContextMismatchError: There is another context already, or an own `model` beside a ContextualEmbedder.
-            ModelError: An ArithmeticEmbedder without the `model`.
+            ModelError: An embedder of an own model without the `model`.
         """
         with self._lock:
             self._bind(embedder.context, embedder)
@@ -55,19 +54,15 @@ class FittedEmbedding(BoundEmbedding):
         return self
 
     def _fit(self, texts: Sequence[str], source: str) -> None:
-        model, size, seed = self._model(), self.context_size, self.seed
-        if isinstance(model, FunctionEmbedder):
-            embedder = ArithmeticEmbedder.from_corpus(texts, model=model, context_size=size, seed=seed, source=source)
-        else:
-            embedder = ContextualEmbedder.from_corpus(
-                texts,
-                model=model,
-                context_size=size,
-                seed=seed,
-                source=source,
-                windows=self.windows,
-                mini_batch_size=self.embed_batch_size,
-            )
+        embedder = ContextualEmbedder.from_corpus(
+            texts,
+            model=self._model(),
+            context_size=self.context_size,
+            seed=self.seed,
+            source=source,
+            windows=self.windows,
+            mini_batch_size=self._batch_size,
+        )
         if self.context_path is not None:
             write(embedder.context, self.context_path)  # first: what cannot be kept is not used
         self._bind(embedder.context, embedder)
@@ -111,7 +106,7 @@ class FittedEmbedding(BoundEmbedding):
 def _warn_reused(context: Context, texts: Sequence[str]) -> None:
     """Warn unless at least half as many of the texts are in the context as if it had been sampled from their corpus."""
     unique = {digest(text) for text in texts}
-    sampled = {row.tobytes() for row in context.digests} - set(PROBE_DIGESTS)
+    sampled = {row.tobytes() for row in context.digests} - set(FIXED_DIGESTS)
     seen = context.manifest.documents_seen
     if 2 * len(unique & sampled) * seen >= len(sampled) * min(len(unique), seen):
         return

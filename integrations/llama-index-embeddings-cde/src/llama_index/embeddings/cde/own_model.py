@@ -2,8 +2,8 @@
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from cde_rag import Context, FunctionEmbedder
-from cde_rag.embedders.arithmetic import ARITHMETIC
+from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
+from cde_rag.context.identity import ARITHMETIC
 from cde_rag.errors import ContextMismatchError, ModelError
 
 
@@ -12,7 +12,7 @@ def name_of(model: BaseEmbedding) -> str:
     return f"{type(model).__name__}({model.model_name})"
 
 
-def function_of(model: BaseEmbedding) -> FunctionEmbedder:
+def function_of(model: BaseEmbedding) -> ContextualEmbedder:
     """Wrap a user's own embedding; it embeds eight fixed texts at once, as documents and as queries.
 
     Raises:

@@ -22,7 +22,7 @@ from typing_extensions import Self, override
 
 from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, Record
 from cde_rag.collection.foreign_documents import restored
-from cde_rag.embedders.arithmetic import AnyEmbedder
+from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import TruncationWarning, adapter_warns, warn_user
 from cde_rag.search.fusion import CANDIDATES
@@ -79,7 +79,7 @@ class CDEVectorStore(EmbeddingStore):
         return cls(Collection.create(_store(store), embedder, parent_key=key))
 
     @classmethod
-    def open(cls, store: Store | str | Path, *, model: "str | Path | CDEModel | AnyEmbedder | None" = None) -> Self:
+    def open(cls, store: Store | str | Path, *, model: "AnyModel | None" = None) -> Self:
         """Open an existing collection, with its context and model; takes a model and raises as `Collection.open`."""
         return cls(Collection.open(_store(store), model=model))
 

@@ -8,17 +8,17 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.context.identity import ModelIdentity
-from cde_rag.embedders.bert_encoder import BertEncoder
-from cde_rag.embedders.mixing import unit
-from cde_rag.embedders.other_architecture import OtherArchitectureError
-from cde_rag.embedders.sentence_transformer_files import ModelFiles
-from cde_rag.embedders.sentence_transformer_graph import GraphTextModel
-from cde_rag.embedders.sentence_transformer_torch import TorchTextModel
-from cde_rag.embedders.text_model import ReadText, TextModel
 from cde_rag.errors import ModelError
-from cde_rag.model.cde_model import DTYPES
+from cde_rag.model.plain.bert_encoder import BertEncoder
+from cde_rag.model.plain.mixing import unit
+from cde_rag.model.plain.other_architecture import OtherArchitectureError
+from cde_rag.model.plain.sentence_transformer_files import ModelFiles
+from cde_rag.model.plain.sentence_transformer_graph import GraphTextModel
+from cde_rag.model.plain.sentence_transformer_torch import TorchTextModel
+from cde_rag.model.plain.text_model import ReadText, TextModel
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.shared import Shared
+from cde_rag.model.stage_runner import DTYPES
 from cde_rag.model.threads import batch_threads
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open  # pyright: ignore[reportUnknownVariableType]
 
-from cde_rag.embedders.bert_tokenizer import read_tokenizer
-from cde_rag.embedders.other_architecture import OtherArchitectureError, check_settings
-from cde_rag.embedders.sentence_transformer_files import MODULES, ModelFiles
 from cde_rag.errors import ModelError
 from cde_rag.model.config import ModelConfig
+from cde_rag.model.plain.bert_tokenizer import read_tokenizer
+from cde_rag.model.plain.other_architecture import OtherArchitectureError, check_settings
+from cde_rag.model.plain.sentence_transformer_files import MODULES, ModelFiles
 from cde_rag.model.runtimes.stage_graphs import plain_graph
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.tokenizer import TextTokenizer

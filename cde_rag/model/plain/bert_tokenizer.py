@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
-from cde_rag.embedders.other_architecture import OtherArchitectureError
 from cde_rag.errors import ModelError
+from cde_rag.model.plain.other_architecture import OtherArchitectureError
 from cde_rag.model.tokenizer import TextTokenizer
 
 TOKENIZER: Final = "tokenizer.json"

@@ -11,10 +11,10 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from cde_rag.embedders.sentence_transformer_files import EXTRA, UNLIMITED, ModelFiles, check_shortened
-from cde_rag.embedders.text_model import ReadText
 from cde_rag.errors import ModelError, require
 from cde_rag.model.batching import length_buckets
+from cde_rag.model.plain.sentence_transformer_files import EXTRA, UNLIMITED, ModelFiles, check_shortened
+from cde_rag.model.plain.text_model import ReadText
 from cde_rag.model.threads import batch_threads, limited_threads
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 from jaxtyping import Bool, Float32
 from tqdm import tqdm
 
-from cde_rag.embedders.protocol import Embedded
 from cde_rag.model.batching import tight_buckets
-from cde_rag.model.cde_model import CDEModel
+from cde_rag.model.embedded import Embedded
 from cde_rag.model.sibling_vectors import SiblingVectors
 from cde_rag.model.tokenizer import Tokens
 from cde_rag.model.windows import pool_windows
+
+if TYPE_CHECKING:
+    from cde_rag.model.cde_model import CDEModel
 
 TOKENIZED_AT_ONCE: Final = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
@@ -55,7 +57,7 @@ class TokenBatches:
 
     def __init__(
         self,
-        model: CDEModel,
+        model: "CDEModel",
         texts: Sequence[str],
         role: int,
         siblings: Sequence[Sequence[str]] | None,
@@ -100,7 +102,7 @@ class TokenBatches:
 
 
 def blocks_of(
-    model: CDEModel, texts: Sequence[str], tokens: Sequence[Tokens], role: int, *, windows: bool
+    model: "CDEModel", texts: Sequence[str], tokens: Sequence[Tokens], role: int, *, windows: bool
 ) -> Iterator[list[tuple[int, Tokens]]]:
     """Yield the tokens that are read of each text, or of each of its windows, with the text's position; in blocks."""
     block: list[tuple[int, Tokens]] = []

@@ -5,21 +5,24 @@ Source: Günther et al. (2024), without overlap between windows; context and sib
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32
 
 from cde_rag.context.siblings import sibling_positions
-from cde_rag.embedders.protocol import Embedded
-from cde_rag.errors import CorpusError, ModelError
-from cde_rag.model import CDEModel
+from cde_rag.errors import CorpusError
 from cde_rag.model.batching import tight_buckets
 from cde_rag.model.context_path import PreparedContext
+from cde_rag.model.embedded import Embedded
 from cde_rag.model.sibling_vectors import SiblingVectors
 from cde_rag.model.threads import limited_threads
 from cde_rag.model.torch_runner import pad
 from cde_rag.model.two_stage import TwoStage
+
+if TYPE_CHECKING:
+    from cde_rag.model.cde_model import CDEModel
 
 
 @dataclass(frozen=True)
@@ -38,23 +41,15 @@ class _ChunkWindow:
 
 
 class LateChunking:
-    """Late chunking by a one-way model in a context.
+    """Late chunking by a one-way model in torch, in a context.
 
     Args:
         model: A one-way model.
         prepared: Prepared context.
         sibling_rule: Rule by which siblings are chosen.
-
-    Raises:
-        ModelError: The model is of another kind, or runs without torch.
     """
 
-    def __init__(self, model: CDEModel, prepared: object, sibling_rule: int) -> None:
-        if not isinstance(model.network, TwoStage) or not isinstance(prepared, PreparedContext):
-            raise ModelError(
-                f"{model.config.name} cannot pool chunks of one text: only one-way models do, such as cde-mini-1. Give "
-                "embed_documents the parents of the chunks."
-            )
+    def __init__(self, model: "CDEModel", prepared: PreparedContext, sibling_rule: int) -> None:
         self._model, self._prepared, self._rule = model, prepared, sibling_rule
         self._network: TwoStage = model.network
 

@@ -1,4 +1,4 @@
-"""Embedder of a user's own function, such as a client of an API: recognised by the vectors of fixed texts."""
+"""Model of a user's own function, such as a client of an API: recognised by the vectors of fixed texts."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,53 +10,28 @@ import numpy as np
 from jaxtyping import Float32
 from tqdm import tqdm
 
-from cde_rag._validation import check_positive, digest
 from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
-from cde_rag.embedders.context_free import ContextFreeEmbedder
-from cde_rag.embedders.mixing import SMALLEST, unit
-from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.model.embedded import Embedded
+from cde_rag.model.plain.fixed_texts import FIXED, FIXED_DIGESTS, PROBES, of_corpus
+from cde_rag.model.plain.mixing import SMALLEST, unit
+from cde_rag.model.plain.plain_model import AGREEMENT, PlainModel
+from cde_rag.model.roles import DOCUMENT, QUERY
 
 FUNCTION: Final = "function"  # the semantics of such an identity
-AGREEMENT: Final = 0.999  # least cosine of a probe's vectors in one space; APIs round differently from call to call
 BYTES_A_TOKEN: Final = 4  # of English text, for estimates
-PROBES: Final = (  # fixed for ever: contexts hold their vectors
-    "The capital of France is Paris.",
-    "def add(a, b): return a + b",
-    "Revenue rose by 12 % in the third quarter of 2019.",
-    "El perro duerme debajo de la mesa.",
-    "Take two tablets a day, with water, after a meal.",
-    "How do I restart a failed job?",
-    "量子力学",
-    "x",
-)
-FIXED: Final = (*PROBES, *(f"cde-rag probe query: {text}" for text in PROBES))  # as documents, then as queries
-PROBE_DIGESTS: Final = tuple(digest(text) for text in FIXED)
 
 
-class FunctionEmbedder(ContextFreeEmbedder):
-    """A user's own embedding function as a collection's embedder. Thread-safe if the function is.
+class FunctionModel(PlainModel):
+    """A user's own embedding function; see `FunctionEmbedder`, which documents arguments and errors.
 
-    Which model answers is known by its vectors of eight fixed texts, as documents and as queries: they are embedded
-    once in the constructor, and stored in the Context. When a collection is opened again they are compared, and each
-    call for documents embeds the first of them once more: an API whose model changed under its name is an error and
-    not a mixture. No code or address is stored: a collection is opened with `Collection.open(store, model=embedder)`.
-
-    Args:
-        function: Takes a list of strings, and returns one vector for each: a list of lists, or an array `(texts, dim)`.
-            Norms do not matter. It retries by itself; what it raises goes to the caller, and nothing that was stored
-            before is lost.
-        name: Name and version of the model, such as "voyage-3"; part of the fingerprint.
-        query_function: Function for queries where the API has another one; by default `function`.
-        prefixes: Prefixes of a "query" and a "document"; none by default.
-        mini_batch_size: Texts per call of the function, at most; one of them is the fixed text, unless it is 1.
-
-    Raises:
-        ModelError: The function returns other than one finite vector for each text; or prefixes of other roles.
-        ValueError: `name` is empty, or `mini_batch_size` below 1.
+    Attributes:
+        probe: Vectors of the fixed texts, which every Context holds.
     """
+
+    runtime, dtype = "function", "float32"
 
     def __init__(
         self,
@@ -67,18 +42,17 @@ class FunctionEmbedder(ContextFreeEmbedder):
         prefixes: Mapping[str, str] | None = None,
         mini_batch_size: int = 128,
     ) -> None:
-        check_positive(mini_batch_size, "mini_batch_size")
         if not name:
             raise ValueError("Expected the name and version of the model, found none.")
         prefixes = {"query": "", "document": ""} if prefixes is None else dict(prefixes)
         if set(prefixes) != {"query", "document"}:
             raise ModelError(f"Expected prefixes for 'query' and 'document', found {sorted(prefixes)}.")
         self.mini_batch_size = mini_batch_size
-        self._functions = {"document": function, "query": query_function or function}
-        self._prefixes = prefixes
+        self._functions = {DOCUMENT: function, QUERY: query_function or function}
+        self._prefixes = {DOCUMENT: prefixes["document"], QUERY: prefixes["query"]}
         self._name = name
         self._dim: int | None = None
-        documents, queries = (self._called(PROBES, role, mini_batch_size) for role in ("document", "query"))
+        documents, queries = (self._called(PROBES, role, mini_batch_size, []) for role in (DOCUMENT, QUERY))
         self.probe: Float32[np.ndarray, "probes dim"] = np.concatenate([documents, queries])
         told = canonical_json({"name": name, "probe": hashlib.sha256(self.probe.tobytes()).hexdigest()})
         self.identity = ModelIdentity(
@@ -94,53 +68,42 @@ class FunctionEmbedder(ContextFreeEmbedder):
             normalisation="unit",
             dim=documents.shape[1],
         )
-        self.context = probe_context(self.identity, self.probe)
 
     def __repr__(self) -> str:
-        return f"FunctionEmbedder({self._name})"
+        return f"FunctionModel({self._name})"
 
     @property
-    def texts_per_call(self) -> int:
-        """Documents per call of the function, at most."""
-        return max(self.mini_batch_size - 1, 1)
+    def fixed(self) -> tuple[Sequence[str], Float32[np.ndarray, "fixed dim"]]:
+        """The fixed texts, as documents and as queries."""
+        return FIXED, self.probe
 
-    @property
-    def options(self) -> EmbedderOptions:
-        """Batch size, for the embedder that follows this one."""
-        return EmbedderOptions(mini_batch_size=self.mini_batch_size)
+    def texts_at_once(self, mini_batch_size: int) -> int:
+        """Return the documents of one call of the function, whose answer is kept, so that an error costs one call."""
+        return max(mini_batch_size - 1, 1)
 
-    def rebound(self, context: Context) -> "FunctionEmbedder":
-        """Bind the function to the Context of an earlier run, whose vectors of the fixed texts it still gives.
+    def reusable(self, context: Context) -> Mapping[bytes, Float32[np.ndarray, " dim"]]:
+        """Return the vectors of all documents of a Context: a call of the function may cost money."""
+        own = of_corpus(context)
+        keys = [row.tobytes() for row in context.digests[own]]
+        return dict(zip(keys, context.context_embeddings[own], strict=True))
+
+    def known(self, context: Context) -> "FunctionModel":
+        """Return the same function under the identity of an earlier run, whose vectors of the fixed texts it gives.
 
         Raises:
             ContextMismatchError: The Context is of another model, or the model of that name has changed.
         """
-        if context.identity.attention != PLAIN:
-            raise self._mismatch(context, "Those vectors have context in them: ArithmeticEmbedder(embedder, context).")
-        known = self.adopting(context)
-        known.context = context
-        return known
-
-    def adopting(self, context: Context) -> "FunctionEmbedder":
-        """Return the same function under the identity that it had in an earlier run.
-
-        Args:
-            context: That run's, with siblings or without.
-
-        Raises:
-            ContextMismatchError: As `rebound`.
-        """
         stored, own = context.identity, self.identity
         rows = {row.tobytes(): place for place, row in enumerate(context.digests)}
         same = (stored.name, stored.prefixes, stored.dim) == (own.name, own.prefixes, own.dim)
-        if not same or not rows.keys() >= set(PROBE_DIGESTS):
+        if not same or not rows.keys() >= set(FIXED_DIGESTS):
             raise self._mismatch(
                 context,
                 f"They were made with {stored.name!r}, vectors of {stored.dim} numbers and the prefixes "
                 f"{dict(stored.prefixes)}; the function is {own.name!r}, {own.dim} numbers and {dict(own.prefixes)}. "
                 "Open the collection with the embedder that made it.",
             )
-        probe = context.context_embeddings[[rows[key] for key in PROBE_DIGESTS]]
+        probe = context.context_embeddings[[rows[key] for key in FIXED_DIGESTS]]
         cosine = float((probe * self.probe).sum(axis=1).min())
         if cosine < AGREEMENT:
             raise self._mismatch(
@@ -151,28 +114,28 @@ class FunctionEmbedder(ContextFreeEmbedder):
             )
         known = copy(self)
         known.identity, known.probe = replace(own, weights_sha256=stored.weights_sha256), probe
-        known.context = probe_context(known.identity, probe)
         return known
 
-    def count_tokens(self, texts: Sequence[str]) -> int:
-        """Estimate the tokens of all texts, prefixes included: one for every four bytes, as in English text."""
-        prefix = len(self._prefixes["document"].encode())
-        return sum(-(-(prefix + len(text.encode())) // BYTES_A_TOKEN) for text in texts)
-
-    def _embed(self, texts: Sequence[str], role: str, *, progress: bool = False) -> Embedded:
-        size = self.texts_per_call if role == "document" else self.mini_batch_size
-        vectors = self._called(texts, role, size, progress=progress)
+    def plain(self, texts: Sequence[str], role: int, mini_batch_size: int, *, progress: bool = False) -> Embedded:
+        """Embed texts; how much the function truncates is unknown, so none of them counts as truncated."""
+        size = self.texts_at_once(mini_batch_size) if role == DOCUMENT else mini_batch_size
+        fixed = [PROBES[0]] if size < mini_batch_size else []
+        vectors = self._called(texts, role, size, fixed, progress=progress)
         return Embedded(vectors, np.zeros(len(texts), np.bool_))
 
+    def count_tokens(self, texts: Sequence[str], *, windows: bool) -> int:  # noqa: ARG002 (of unknown length)
+        """Estimate the tokens of all texts, prefixes included: one for every four bytes, as in English text."""
+        prefix = len(self._prefixes[DOCUMENT].encode())
+        return sum(-(-(prefix + len(text.encode())) // BYTES_A_TOKEN) for text in texts)
+
     def _called(
-        self, texts: Sequence[str], role: str, size: int, *, progress: bool = False
+        self, texts: Sequence[str], role: int, size: int, fixed: Sequence[str], *, progress: bool = False
     ) -> Float32[np.ndarray, "texts dim"]:
-        """Return vectors by calls of `size` texts, each with the fixed text in addition where there is room for it."""
+        """Return vectors by calls of `size` texts, each with a fixed text in addition if there is one."""
         prefix = self._prefixes[role]
-        fixed = [prefix + PROBES[0]] if size < self.mini_batch_size else []
         parts = [np.empty((0, self._dim or 0), np.float32)] if not texts else []
         for start in tqdm(range(0, len(texts), size), unit="call", disable=not progress):
-            given = [prefix + text for text in texts[start : start + size]] + fixed
+            given = [prefix + text for text in [*texts[start : start + size], *fixed]]
             found = self._checked(self._functions[role](given), len(given))
             if fixed:
                 self._check_same(found[-1])
@@ -207,15 +170,4 @@ class FunctionEmbedder(ContextFreeEmbedder):
         return unit(vectors)
 
     def _mismatch(self, context: Context, remedy: str) -> ContextMismatchError:
-        return ContextMismatchError(expected=context.fingerprint, found=self.context.fingerprint, remedy=remedy)
-
-    def _no_siblings(self) -> ModelError:
-        return ModelError(
-            f"{self._name} reads no siblings: it is a plain model. Leave parents out, or use "
-            "ContextualEmbedder.from_corpus(texts, model=embedder)."
-        )
-
-
-def probe_context(identity: ModelIdentity, probe: Float32[np.ndarray, "probes dim"]) -> Context:
-    """Return the Context without a corpus: it holds the vectors of the fixed texts."""
-    return Context.create(identity, FIXED, probe, sampling="none", seed=0, documents_seen=0, source="probe")
+        return ContextMismatchError(expected=context.fingerprint, found=self.identity.weights_sha256, remedy=remedy)

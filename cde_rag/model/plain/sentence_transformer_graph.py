@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Float32
 from tqdm import tqdm
 
-from cde_rag.embedders.bert_encoder import BertEncoder
-from cde_rag.embedders.sentence_transformer_files import check_shortened
-from cde_rag.embedders.text_model import ReadText
 from cde_rag.model.batching import tight_buckets
+from cde_rag.model.plain.bert_encoder import BertEncoder
+from cde_rag.model.plain.sentence_transformer_files import check_shortened
+from cde_rag.model.plain.text_model import ReadText
 from cde_rag.model.runtimes.engines import CompiledGraph, CompiledGraphs
 from cde_rag.model.runtimes.graph_cache import kept_graph
 from cde_rag.model.runtimes.stage_graphs import TEXT

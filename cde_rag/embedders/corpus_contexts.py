@@ -1,0 +1,124 @@
+"""Contexts that a model makes of a sample of a corpus, or without one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.context.context import Context
+from cde_rag.context.generic_documents import repeated
+from cde_rag.context.identity import ARITHMETIC, ModelIdentity
+from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_small_context
+from cde_rag.errors import ContextError
+from cde_rag.model.model import Model
+
+ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
+
+
+def contextual_identity(model: Model, *, windows: bool | None = None) -> ModelIdentity:
+    """Return the identity of a model's Contexts with a corpus: that of a plain model has a map of the corpus.
+
+    Args:
+        model: The model.
+        windows: Read longer texts in windows, or cut them; None for a model's own way.
+
+    Raises:
+        TypeError: Windows for a plain model.
+    """
+    if windows is None or not model.identity.is_plain:
+        identity = model.identity if windows is None else model.identity.reading(windows=windows)
+        return replace(identity, attention=ARITHMETIC, corpus_map=True) if identity.is_plain else identity
+    raise TypeError(
+        f"{model.identity.name} is a plain model, which reads windows or cuts texts by its own setting. Leave windows "
+        "out, and make the embedder with PlainEmbedder(name, windows=True)."
+    )
+
+
+def sampled(
+    model: Model,
+    identity: ModelIdentity,
+    texts: Iterable[str],
+    context_size: int | None,
+    *,
+    seed: int,
+    strategy: str,
+    strata: Iterable[str] | None = None,
+    source: str = "all",
+) -> Context:
+    """Sample a corpus, and make a Context of a model's under an identity; see `ContextualEmbedder.from_corpus`.
+
+    Without a map of the corpus a plain model needs no sample. Raises and warns like `from_corpus`.
+    """
+    if (strategy == "strata") != (strata is not None):
+        raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
+    if identity.is_plain and not identity.corpus_map:
+        return bare(model, identity)
+    size = context_size_for(model, context_size)
+    if strategy == "random":
+        sample = sample_random(texts, size, seed=seed)
+    elif strategy == "clusters":
+        sample = sample_clusters(texts, size, seed=seed, embed=lambda some: _unit(model.first_stage(some)))
+    elif strata is not None:
+        sample = sample_strata(texts, strata, size, seed=seed)
+    else:
+        raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
+    context = fit(model, sample, strategy=strategy, seed=seed, source=source, identity=identity)
+    warn_small_context(len(sample.documents), size)
+    return context
+
+
+def fit(
+    model: Model,
+    sample: Sample,
+    *,
+    strategy: str,
+    seed: int,
+    source: str = "all",
+    identity: ModelIdentity | None = None,
+) -> Context:
+    """Run the first stage over a sample, repeated where the model expects more, and make the Context of it."""
+    documents = repeated(sample.documents, model.context_size or 1)
+    places = {text: place for place, text in enumerate(dict.fromkeys(documents))}
+    vectors = model.first_stage(list(places))[[places[text] for text in documents]]
+    fixed, fixed_vectors = model.fixed
+    return Context.create(
+        contextual_identity(model) if identity is None else identity,
+        [*fixed, *documents],
+        np.concatenate([fixed_vectors, vectors]),
+        sampling=strategy,
+        seed=seed,
+        documents_seen=sample.documents_seen,
+        source=source,
+    )
+
+
+def bare(model: Model, identity: ModelIdentity) -> Context:
+    """Return the Context without a corpus: the null context, or that of the model's fixed texts."""
+    fixed, vectors = model.fixed
+    if fixed:
+        return Context.create(identity, fixed, vectors, sampling="none", seed=0, documents_seen=0, source="probe")
+    return Context.null(_Identified(identity))
+
+
+@dataclass(frozen=True)
+class _Identified:
+    identity: ModelIdentity
+
+
+def _unit(vectors: Float32[np.ndarray, "texts dim"]) -> Float32[np.ndarray, "texts dim"]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors if np.allclose(norms, 1, atol=1e-5) else vectors / norms  # what has norm 1 stays, to the bit
+
+
+def context_size_for(model: Model, asked: int | None) -> int:
+    """Return the number of context documents; ContextError if the model takes another number than requested."""
+    expected = model.context_size
+    if expected is None:
+        return ANY_CONTEXT_SIZE if asked is None else asked
+    if asked not in (None, expected):
+        raise ContextError(
+            f"{model.identity.name} expects {expected} context documents, found context_size={asked}. Give "
+            f"context_size={expected}; for fewer load the model with CDEModel.from_pretrained(name, context_size=…)."
+        )
+    return expected
