@@ -18,7 +18,7 @@ from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import CDEWarning
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.demo_corpus import documentation
-from cde_rag.model.runtimes import runtime_choice
+from cde_rag.models.runtimes import runtime_choice
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cde_rag import ArithmeticEmbedder, Collection, FunctionEmbedder
-from cde_rag.model.vector_cache import FILE
+from cde_rag.models.files.vector_cache import FILE
 from cde_rag.stores.faiss import FaissStore
 
 PARENT = 20  # passages

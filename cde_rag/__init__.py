@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from cde_rag.indexing.canary import Canary
     from cde_rag.indexing.drift import Drift
     from cde_rag.indexing.upsert import AddReport, Progress
-    from cde_rag.model import CDEModel
+    from cde_rag.models import CDEModel
     from cde_rag.search.grouping import Group, ParentHit
     from cde_rag.search.searcher import Searcher
     from cde_rag.stores.base import Damage, Hit, Record
@@ -101,7 +101,7 @@ __all__ = [
 _HOMES = {
     "AddReport": "cde_rag.indexing.upsert",
     "ArithmeticEmbedder": "cde_rag.embedders.plain_embedders",
-    "CDEModel": "cde_rag.model",
+    "CDEModel": "cde_rag.models",
     "Canary": "cde_rag.indexing.canary",
     "Collection": "cde_rag.collection.collection",
     "Context": "cde_rag.context.context",

@@ -31,7 +31,7 @@ from cde_rag.indexing.drift import (
 )
 from cde_rag.indexing.probe_queries import rare_words, run_of_words
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 

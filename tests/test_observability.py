@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from cde_rag import Collection, Context, ContextualEmbedder, CorpusError
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 

@@ -17,7 +17,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.readers.pgvector_table import TableColumns, qualified_table, table_records
 from cde_rag.records import embedded_text, usable
 from cde_rag.stores.base import Record

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cde_rag._validation import digest
 from cde_rag.embedders.active import stored_context
-from cde_rag.model.plain.fixed_texts import FIXED_DIGESTS
+from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS
 from cde_rag.records import embedded_text
 from cde_rag.stores.base import Store
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
-from cde_rag.model.plain.fixed_texts import of_corpus
+from cde_rag.models.plain.fixed_texts import of_corpus
 from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage, Store
 from cde_rag.stores.text_analysis import analyzer_of

@@ -15,7 +15,7 @@ from cde_rag.embedders.process_pool import TIMEOUT_S
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, CorpusError, PoolError, StoreError, require
-from cde_rag.model.threads import set_threads
+from cde_rag.models.runtimes.threads import set_threads
 
 EXTRA: Final = "ray"
 _ERRORS: Final = {"CorpusError": CorpusError, "PoolError": PoolError, "StoreError": StoreError}

@@ -15,8 +15,8 @@ from cde_rag.embedders.pool import EmbedderSpec, Slice
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, PoolError
-from cde_rag.model.native_memory import bound_native_memory
-from cde_rag.model.threads import available_cores, set_threads
+from cde_rag.models.runtimes.native_memory import bound_native_memory
+from cde_rag.models.runtimes.threads import available_cores, set_threads
 
 ENDED: Final = 3  # workers that may end one after another while none finishes a slice
 GRACE_S: Final = 5.0  # for an idle worker to end

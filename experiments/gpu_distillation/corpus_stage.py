@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from cde_rag.model.context_path import sibling_weight
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.one_way.context_path import sibling_weight
+from cde_rag.models.one_way.network import TwoStage
 from experiments.gpu_distillation.stage_material import StageMaterial
 from experiments.gpu_distillation.token_rows import Siblings, autocast, embed, first_vectors, null_context, siblings_of
 from experiments.gpu_distillation.vector_stage import Settings, VectorLoss, optimiser, train_by_clock

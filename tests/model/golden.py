@@ -11,9 +11,9 @@ from tiny import tiny_tokenizer
 from tokenizers import Tokenizer, models, processors
 from torch import Tensor
 
-from cde_rag.model.names import ModelName
-from cde_rag.model.two_way import published, published_state
-from cde_rag.model.two_way.network import TwoWay
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.two_way import published, published_state
+from cde_rag.models.two_way.network import TwoWay
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 V1, V2 = "v1_tiny", "v2_tiny"

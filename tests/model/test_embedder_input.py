@@ -13,8 +13,8 @@ from cde_rag import (
     PlainEmbedder,
     TruncationWarning,
 )
-from cde_rag.model import CDEModel
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models import CDEModel
+from cde_rag.models.tokenizer import TextTokenizer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from golden import V1, V2, tokenizer_json, write_folder
 from plain_model import write_static
 
 from cde_rag import CDEModel, ContextualEmbedder, MissingExtraError, ModelError, PlainEmbedder
-from cde_rag.model import weights
+from cde_rag.models.files import weights
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
 REPOSITORY = "somebody/tiny"

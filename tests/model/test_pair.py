@@ -13,13 +13,15 @@ from tiny import tiny_cde_model, tiny_network, tiny_tokenizer
 from tiny_pair import tiny_pair, tiny_pieces
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
-from cde_rag.model import checkpoints, model_files
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.model_files import VOCABULARY
-from cde_rag.model.pair import four_bits, pair_checkpoint
-from cde_rag.model.pair.pair_graph import StoredPair
-from cde_rag.model.pair.pair_network import halves
-from cde_rag.model.torch_runner import pad
+from cde_rag.models.files import model_files
+from cde_rag.models.files.model_files import VOCABULARY
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.pair import checkpoint as pair_checkpoint
+from cde_rag.models.pair import four_bits
+from cde_rag.models.pair.graph import StoredPair
+from cde_rag.models.pair.network import halves
+from cde_rag.models.runtimes.torch_runner import pad
 
 TEXTS = ["the river", "a loan of the bank", "water and fish", "x" * 20, "THE bank?!"]
 SHARE = 0.6

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save, save_file
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, MissingExtraError, ModelError
-from cde_rag.model import weights
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
-from cde_rag.model.two_way import checkpoint, published, published_state
-from cde_rag.model.two_way.network import TwoWay
+from cde_rag.models.files import weights
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.two_way import checkpoint, published, published_state
+from cde_rag.models.two_way.network import TwoWay
 
 FULL = {  # sizes of the published configs; tensors and parameters, from cde_reference.md
     "nomic-ai/nomic-bert-2048": (236, 281_140_992),

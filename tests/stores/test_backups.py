@@ -13,7 +13,7 @@ from qdrant_client import QdrantClient
 from script import BATCH, answers, batch, fingerprint, matrix, steps, store_in
 
 from cde_rag import Collection, Context, ContextualEmbedder, StoreError, StoreFormatError
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore, copying
 from cde_rag.stores.qdrant import QdrantStore

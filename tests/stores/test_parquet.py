@@ -21,7 +21,7 @@ from qdrant_client import QdrantClient
 
 from cde_rag import Collection, Context, ContextFormatError, StoreError, StoreFormatError
 from cde_rag.collection.info import inspect, verify
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore

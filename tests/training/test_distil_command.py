@@ -8,7 +8,7 @@ from made_sets import write_set
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag import CDEModel
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.distil.teacher_shards import TeacherShards
 
 

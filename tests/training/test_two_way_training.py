@@ -18,10 +18,10 @@ from golden import V1, V2, golden, golden_config, sizes, write_folder
 from cde_rag import CDEModel, Context, ModelError
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.torch_runner import pad
-from cde_rag.model.two_way import published, published_state
+from cde_rag.models.one_way.second_stage import DOCUMENT, QUERY
+from cde_rag.models.runtimes.torch_runner import pad
+from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way import published, published_state
 from cde_rag_training.config import AdaptersConfig, EvaluationConfig, RatesConfig, StartConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
 from cde_rag_training.loop.adapters import Adapters

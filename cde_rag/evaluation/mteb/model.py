@@ -21,8 +21,8 @@ from cde_rag.embedders.corpus_contexts import context_size_for
 from cde_rag.errors import ContextMissingError, ModelError
 from cde_rag.evaluation.mteb.meta import model_meta
 from cde_rag.evaluation.mteb.prefixes import SEARCHED, task_prefixes
-from cde_rag.model import CDEModel
-from cde_rag.model.names import ModelName
+from cde_rag.models import CDEModel
+from cde_rag.models.files.names import ModelName
 
 
 class CDEForMTEB:

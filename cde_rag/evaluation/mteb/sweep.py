@@ -18,7 +18,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation.mteb.model import CDEForMTEB
 from cde_rag.evaluation.mteb.prefixes import task_prefixes
 from cde_rag.evaluation.report import table
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 
 
 @dataclass(frozen=True, kw_only=True)

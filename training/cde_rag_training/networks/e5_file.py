@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from torch import Tensor
 
 from cde_rag.errors import ModelError
-from cde_rag.model.pair import four_bits
+from cde_rag.models.pair import four_bits
 
 MAGIC = 4  # bytes before the header, and as many for the version
 TOKENIZED_AT_ONCE = 4096  # texts

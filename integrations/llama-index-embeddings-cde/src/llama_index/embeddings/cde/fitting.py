@@ -20,7 +20,7 @@ from cde_rag import (
 )
 from cde_rag._validation import digest
 from cde_rag.errors import warn_user
-from cde_rag.model.plain.fixed_texts import FIXED_DIGESTS
+from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS
 
 
 class FittedEmbedding(BoundEmbedding):
