@@ -14,8 +14,10 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "collection": "the package is named for its class, as in `cde_rag.collection.collection.Collection`",
     "config": "a training run has one, too",
     "context": "the package is named for its class",
+    "files": "of stores; of models, a package",
     "indexing": "of a collection; in FAISS the parameters of its index",
     "model": "the port of all families; in mteb the class that MTEB calls its model",
+    "models": "the package of their families; in experiments those that are compared",
     "search": "of a collection; in qdrant_base the requests that it makes",
     "store": "each kind of store has one",
 }
@@ -78,7 +80,7 @@ def test_each_wing_has_the_same_rooms() -> None:
 
 
 def test_a_name_is_one_module() -> None:
-    """A package counts under its own name; a module of a command has the name of its subject, one of a wing its role."""
+    """A package counts under its own name; a module of a command is named for its subject, one of a wing for its role."""
     wings = {place / wing for place, (names, _) in WINGS.items() for wing in names}
     names = Counter(
         path.parent.name if path.stem == "__init__" else path.stem
