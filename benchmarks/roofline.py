@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from two_way import write_random
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
-from cde_rag.models.roles import DOCUMENT, QUERY
+from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.runtimes import runtime_choice
 
 SHAPES = {"query of 32 tokens": (1, 32, QUERY), "32 documents of 128 tokens": (32, 128, DOCUMENT)}

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
-from cde_rag.models.one_way.second_stage import QUERY as QUERY_ROLE
+from cde_rag.models.one_way.network import QUERY as QUERY_ROLE
 from cde_rag.models.runtimes.threads import available_cores
 
 QUERY: Final = "how do I rotate the logs of a service that writes them all day?"

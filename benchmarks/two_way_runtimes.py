@@ -20,7 +20,7 @@ from jaxtyping import Int
 from two_way import write_random
 
 from cde_rag import CDEModel
-from cde_rag.models.roles import DOCUMENT, QUERY
+from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.runtimes.runtime_choice import candidates, cpu_flags, cpu_name
 
 ROUNDS = 5

@@ -12,12 +12,10 @@ from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError, require
 from cde_rag.models.batching import tight_buckets
-from cde_rag.models.embedded import Embedded
 from cde_rag.models.files import model_files
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
-from cde_rag.models.model import Model
-from cde_rag.models.roles import DOCUMENT, QUERY
+from cde_rag.models.model import DOCUMENT, QUERY, Embedded, Model
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.stage_runner import DTYPES, StageRunner
 from cde_rag.models.runtimes.threads import batch_threads

@@ -16,7 +16,7 @@ from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.model_files import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import read_json
-from cde_rag.models.roles import DOCUMENT, QUERY
+from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.stage_runner import StageRunner
 

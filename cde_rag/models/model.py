@@ -2,17 +2,43 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
-from cde_rag.errors import ModelError
-from cde_rag.models.embedded import Embedded
+from cde_rag.errors import ModelError, TruncationWarning, warn_user
 from cde_rag.models.files.vector_cache import PlainVectors
+
+QUERY: Final = 0  # rows of the second stage's `roles`
+DOCUMENT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Embeddings, with flags for truncated texts.
+
+    Attributes:
+        vectors: Unit norm; row i belongs to text i.
+        truncated: True for texts that exceeded the model's token limit.
+    """
+
+    vectors: Float32[np.ndarray, "texts dim"]
+    truncated: Bool[np.ndarray, " texts"]
+
+
+def warn_truncated(truncated: Bool[np.ndarray, " texts"], identity: ModelIdentity) -> None:
+    """Warn of texts that exceed a model's token limit, with their number."""
+    if count := int(truncated.sum()):
+        warn_user(
+            f"{count} of {len(truncated)} texts exceed the limit of {identity.max_length} tokens of {identity.name} "
+            "and were truncated. Split long documents.",
+            TruncationWarning,
+        )
 
 
 class Model(ABC):

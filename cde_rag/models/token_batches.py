@@ -9,15 +9,42 @@ from jaxtyping import Bool, Float32
 from tqdm import tqdm
 
 from cde_rag.models.batching import tight_buckets
-from cde_rag.models.embedded import Embedded
-from cde_rag.models.one_way.sibling_vectors import SiblingVectors
+from cde_rag.models.model import Embedded
 from cde_rag.models.tokenizer import Tokens
 from cde_rag.models.windows import pool_windows
 
 if TYPE_CHECKING:
     from cde_rag.models.cde_model import CDEModel
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cde_rag.models.cde_model import CDEModel
 
 TOKENIZED_AT_ONCE: Final = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
+
+
+class SiblingVectors:
+    """First-stage vectors of the siblings of texts; each sibling is embedded once."""
+
+    def __init__(self, model: "CDEModel", siblings: Sequence[Sequence[str]]) -> None:
+        rows = {text: row for row, text in enumerate(dict.fromkeys(text for group in siblings for text in group))}
+        self._rows = [[rows[text] for text in group] for group in siblings]
+        self._vectors = model.first_stage(list(rows))
+
+    def padded(
+        self, bucket: Sequence[int]
+    ) -> tuple[Float32[np.ndarray, "batch siblings dim"] | None, Bool[np.ndarray, "batch siblings"] | None]:
+        """Return the siblings of a batch of texts, padded, and their mask; None for both if no text has any."""
+        width = max(len(self._rows[position]) for position in bucket)
+        if width == 0:
+            return None, None
+        given = np.zeros((len(bucket), width, self._vectors.shape[1]), dtype=np.float32)
+        mask = np.zeros((len(bucket), width), dtype=np.bool_)
+        for number, position in enumerate(bucket):
+            count = len(self._rows[position])
+            given[number, :count] = self._vectors[self._rows[position]]
+            mask[number, :count] = True
+        return given, mask
 
 
 @dataclass

@@ -12,7 +12,6 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "app": "both commands have one",
     "cli": "both distributions have a command",
     "collection": "the package is named for its class, as in `cde_rag.collection.collection.Collection`",
-    "config": "a training run has one, too",
     "context": "the package is named for its class",
     "files": "of stores; of models, a package",
     "indexing": "of a collection; in FAISS the parameters of its index",
@@ -80,7 +79,7 @@ def test_each_wing_has_the_same_rooms() -> None:
 
 
 def test_a_name_is_one_module() -> None:
-    """A package counts under its own name; a module of a command is named for its subject, one of a wing for its role."""
+    """A package counts under its own name; modules of a command are named for their subject, of a wing for their role."""
     wings = {place / wing for place, (names, _) in WINGS.items() for wing in names}
     names = Counter(
         path.parent.name if path.stem == "__init__" else path.stem

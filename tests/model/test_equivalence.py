@@ -24,8 +24,7 @@ from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.models import CDEModel
 from cde_rag.models.one_way.attention import attention
 from cde_rag.models.one_way.context_path import sibling_weight
-from cde_rag.models.one_way.network import TwoStage
-from cde_rag.models.one_way.second_stage import DOCUMENT
+from cde_rag.models.one_way.network import DOCUMENT, TwoStage
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 

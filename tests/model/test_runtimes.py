@@ -35,7 +35,7 @@ from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.graph_runner import StoredModel
 from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.pair import checkpoint as pair_checkpoint
-from cde_rag.models.pair.four_bits import pack
+from cde_rag.models.pair.checkpoint import pack
 from cde_rag.models.runtimes import graph_cache, runtime_choice
 from cde_rag.models.runtimes.engines import CompiledGraphs
 from cde_rag.models.runtimes.runtime_choice import Timing

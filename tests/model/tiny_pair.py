@@ -4,8 +4,8 @@ import torch
 from tiny import tiny_network, tiny_tokenizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from cde_rag.models.pair.checkpoint import pack, unpack
 from cde_rag.models.pair.config import PairConfig
-from cde_rag.models.pair.four_bits import pack, unpack
 from cde_rag.models.pair.network import PairNetwork
 from cde_rag.models.pair.tokenizer import PairTokenizer
 from cde_rag.models.tokenizer import TextTokenizer

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 from cde_rag import ModelError
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.config import ModelConfig
-from cde_rag.models.one_way.second_stage import DOCUMENT
-from cde_rag.models.pair.four_bits import pack, unpack
+from cde_rag.models.one_way.network import DOCUMENT
+from cde_rag.models.pair.checkpoint import pack, unpack
 from cde_rag.models.pair.network import PlainEncoder
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag_training.distil.student import e5_student

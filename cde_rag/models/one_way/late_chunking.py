@@ -14,12 +14,12 @@ from jaxtyping import Bool, Float32
 from cde_rag.context.siblings import sibling_positions
 from cde_rag.errors import CorpusError
 from cde_rag.models.batching import tight_buckets
-from cde_rag.models.embedded import Embedded
+from cde_rag.models.model import Embedded
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import TwoStage
-from cde_rag.models.one_way.sibling_vectors import SiblingVectors
 from cde_rag.models.runtimes.threads import limited_threads
 from cde_rag.models.runtimes.torch_runner import pad
+from cde_rag.models.token_batches import SiblingVectors
 
 if TYPE_CHECKING:
     from cde_rag.models.cde_model import CDEModel

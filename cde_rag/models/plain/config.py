@@ -21,7 +21,7 @@ from cde_rag.models.files.word_embeddings import WordEmbeddings
 from cde_rag.models.one_way.config import ModelConfig
 from cde_rag.models.one_way.graph import plain_graph
 from cde_rag.models.plain.checkpoint import MODULES, ModelFiles
-from cde_rag.models.plain.other_architecture import OtherArchitectureError, check_settings
+from cde_rag.models.plain.text_model import OtherArchitectureError, check_settings
 from cde_rag.models.plain.tokenizer import read_tokenizer
 from cde_rag.models.tokenizer import TextTokenizer
 

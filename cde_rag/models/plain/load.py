@@ -14,8 +14,7 @@ from cde_rag.models.plain.config import BertEncoder
 from cde_rag.models.plain.corpus_map import unit
 from cde_rag.models.plain.graph import GraphTextModel
 from cde_rag.models.plain.network import TorchTextModel
-from cde_rag.models.plain.other_architecture import OtherArchitectureError
-from cde_rag.models.plain.text_model import ReadText, TextModel
+from cde_rag.models.plain.text_model import OtherArchitectureError, ReadText, TextModel
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.stage_runner import DTYPES
 from cde_rag.models.runtimes.threads import batch_threads

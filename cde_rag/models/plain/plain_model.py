@@ -22,12 +22,10 @@ from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import ARITHMETIC
 from cde_rag.context.siblings import SIBLINGS
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
-from cde_rag.models.embedded import Embedded
 from cde_rag.models.files.vector_cache import PlainVectors
-from cde_rag.models.model import Model
+from cde_rag.models.model import DOCUMENT, Embedded, Model
 from cde_rag.models.plain.corpus_map import CorpusMap, mixed
 from cde_rag.models.plain.fixed_texts import of_corpus
-from cde_rag.models.roles import DOCUMENT
 
 AGREEMENT: Final = 0.999  # least cosine of a text's vectors in one space; APIs round differently from call to call
 CHECKED: Final = 8  # vectors given to `keep` that are compared with the model's own

@@ -12,11 +12,10 @@ import numpy as np
 
 from cde_rag.context.context import Context
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
-from cde_rag.models.embedded import Embedded
+from cde_rag.models.model import QUERY, Embedded
 from cde_rag.models.plain.load import load
 from cde_rag.models.plain.plain_model import PlainModel
 from cde_rag.models.plain.text_model import ReadText
-from cde_rag.models.roles import QUERY
 from cde_rag.models.windows import cut_into_windows, pool_windows
 
 

@@ -1,7 +1,7 @@
 """Interface of a sentence-transformers model in a runtime: texts in, vectors out."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
@@ -65,3 +65,25 @@ class TextModel(Protocol):
             Float32, of any norm.
         """
         ...
+
+
+class OtherArchitectureError(Exception):
+    """A model that the graph writer cannot express; the message names the setting or part found."""
+
+
+def check_settings(path: str, found: Mapping[str, Any], *, known: Mapping[str, Any]) -> None:
+    """Check that all settings of a file are known, or off.
+
+    Args:
+        path: Path of the file, for the message.
+        found: Its settings.
+        known: The only value of each known setting; None for any.
+
+    Raises:
+        OtherArchitectureError: There is another setting, or another value.
+    """
+    for name, value in found.items():
+        if name in known and (known[name] is None or value in (None, known[name])):
+            continue
+        if name in known or value not in (None, False, "", [], {}):
+            raise OtherArchitectureError(f"{name} {value!r:.80} in {path}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from cde_rag.errors import ModelError
-from cde_rag.models.plain.other_architecture import OtherArchitectureError
+from cde_rag.models.plain.text_model import OtherArchitectureError
 from cde_rag.models.tokenizer import TextTokenizer
 
 TOKENIZER: Final = "tokenizer.json"

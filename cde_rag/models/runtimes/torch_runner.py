@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float32, Int
 from torch import Tensor
 
 from cde_rag.models.batching import padded
-from cde_rag.models.roles import QUERY
+from cde_rag.models.model import QUERY
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int
 
 from cde_rag.models.batching import padded
-from cde_rag.models.roles import QUERY
+from cde_rag.models.model import QUERY
 from cde_rag.models.runtimes.engines import CompiledGraph, CompiledGraphs, Inputs
 from cde_rag.models.runtimes.graph_cache import kept_graph
 from cde_rag.models.runtimes.stage_runner import not_prepared

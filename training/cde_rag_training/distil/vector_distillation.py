@@ -25,8 +25,7 @@ from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.models.batching import length_buckets
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.attention import mean_pool
-from cde_rag.models.one_way.network import TwoStage
-from cde_rag.models.one_way.second_stage import DOCUMENT, QUERY
+from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
 from cde_rag_training.distil.development_curve import CURVE, CurvePoint, DevelopmentSets, read_curve, write_curve
 from cde_rag_training.distil.student import read_start
 from cde_rag_training.distil.target_axes import Projection, TargetSpace, aligned, projection_axes

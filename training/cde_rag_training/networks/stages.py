@@ -14,8 +14,7 @@ from cde_rag.errors import ModelError
 from cde_rag.models.batching import length_buckets
 from cde_rag.models.cde_model import native_dtype
 from cde_rag.models.one_way.context_path import PreparedContext
-from cde_rag.models.one_way.network import TwoStage
-from cde_rag.models.one_way.second_stage import DOCUMENT, QUERY
+from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way.network import PreparedTokens, TwoWay
