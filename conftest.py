@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from cde_rag.model import CDEModel
+    from cde_rag.models import CDEModel
 
 SHARED = Path(__file__).resolve().parents[1] / "shared"  # beside the repository
 

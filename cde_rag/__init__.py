@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cde_rag.embedders.protocol import EmbedderOptions
     from cde_rag.evaluation import evaluate
     from cde_rag.indexing.canary import Canary
-    from cde_rag.model import CDEModel
+    from cde_rag.models import CDEModel
     from cde_rag.records import Hit, Record
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CDEModel": "cde_rag.model",
+    "CDEModel": "cde_rag.models",
     "Canary": "cde_rag.indexing.canary",
     "Collection": "cde_rag.collection.collection",
     "Context": "cde_rag.context.context",

@@ -22,9 +22,9 @@ from cde_rag.embedders.corpus_contexts import bare
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
-from cde_rag.model.plain.fixed_texts import PROBES
-from cde_rag.model.plain.mixing import CorpusMap, unit
-from cde_rag.model.vector_cache import FILE, PlainVectors
+from cde_rag.models.files.vector_cache import FILE, PlainVectors
+from cde_rag.models.plain.corpus_map import CorpusMap, unit
+from cde_rag.models.plain.fixed_texts import PROBES
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore

@@ -21,7 +21,7 @@ from cde_rag.errors import CanaryError, CorpusError, StoreError
 from cde_rag.indexing import backfill as generations
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")

@@ -578,7 +578,7 @@ from tokenizers import Tokenizer, models
 from cde_rag import Collection, Context, ContextualEmbedder, Record
 from cde_rag.errors import StoreError
 from cde_rag.records import checked, from_columns
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.context.sampling import sample_random
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore

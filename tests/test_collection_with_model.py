@@ -19,7 +19,8 @@ from cde_rag.errors import (
     StoreFormatError,
     TruncationWarning,
 )
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.stores.faiss import FaissStore
 
 PARENTS = [str(i // 25) if i % 10 else None for i in range(100)]  # longer than siblings are many, and some have none

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pytest
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 ROOT = Path(__file__).resolve().parents[1]
 GUARD = """
@@ -102,7 +102,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from cde_rag.cli import app
-from cde_rag.model.runtimes import runtime_choice
+from cde_rag.models.runtimes import runtime_choice
 
 runtime_choice.SECONDS, runtime_choice.CALLS = 0.01, 1
 folder, model = Path(sys.argv[1]), sys.argv[2]

@@ -32,7 +32,7 @@ from cde_rag.indexing.drift import (
     run_of_words,
 )
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 

@@ -14,7 +14,7 @@ from cde_rag.embedders.active import loaded
 from cde_rag.errors import CorpusError, FilterError, ModelError, StoreError
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.harness import evaluate
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.readers import Fields, RecordReader
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.kinds import store_at, tenants_at

@@ -12,7 +12,7 @@ from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.evaluation.demo_questions import questions
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.records import Record
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

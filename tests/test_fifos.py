@@ -16,8 +16,8 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 from cde_rag import CDEError, CDEModel, Collection, Context, ContextualEmbedder, PlainEmbedder
 from cde_rag._files import read_file
 from cde_rag.context.cache import cache_context, cached_context, cached_path
-from cde_rag.model import checkpoints
-from cde_rag.model.runtimes import runtime_choice
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.runtimes import runtime_choice
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs"),

@@ -26,7 +26,7 @@ def notes(tiny_folder: str) -> Collection:
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     from tiny import tiny_network, tiny_tokenizer
 
-    from cde_rag.model import checkpoints
+    from cde_rag.models.one_way import checkpoint as checkpoints
 
     folder = tmp_path_factory.mktemp("tiny")
     checkpoints.write(folder, tiny_network(), tiny_tokenizer())

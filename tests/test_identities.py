@@ -19,11 +19,11 @@ from cde_rag import ArithmeticEmbedder, Context, ContextualEmbedder, FunctionEmb
 from cde_rag.context.file_format import unpack
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.indexing.sibling_passages import passages
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.model_files import find, read_header
-from cde_rag.model.pair.pair_config import PairConfig
-from cde_rag.model.two_way.config import TwoWayConfig
-from cde_rag.stores.base import Record, Row
+from cde_rag.models.files.model_files import find, read_header
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.pair.config import PairConfig
+from cde_rag.models.two_way.config import TwoWayConfig
+from cde_rag.records import Record, Row
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 

@@ -10,7 +10,7 @@ from tiny import WORDS, tiny_cde_model
 
 from cde_rag import ContextualEmbedder
 from cde_rag.errors import CorpusError
-from cde_rag.model.late_chunking import chunk_windows
+from cde_rag.models.one_way.late_chunking import chunk_windows
 
 NEAR = {"rtol": 0, "atol": 1e-5}
 

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag.errors import CorpusError
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 

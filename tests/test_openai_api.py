@@ -13,7 +13,7 @@ from cde_rag.collection.collection import Collection
 from cde_rag.embedders.openai_api import openai_embedder
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
-from cde_rag.model.plain.fixed_texts import PROBES
+from cde_rag.models.plain.fixed_texts import PROBES
 from cde_rag.stores.faiss import FaissStore
 
 TEXTS = [f"passage {i}" for i in range(20)]

@@ -12,7 +12,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.harness import evaluate
 from cde_rag.evaluation.markdown_set import read_markdown
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.readers import RecordReader
 from cde_rag.stores.kinds import store_at, tenants_at
 from cde_rag.transfer.backup import restore

@@ -21,7 +21,8 @@ from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
 from cde_rag.indexing import backfill as generations
 from cde_rag.indexing.recontextualization import estimate
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
@@ -44,7 +45,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CDEModel:
     """The tiny contextual model, in a folder that its name finds."""
     checkpoints.write(tmp_path / "tiny", tiny_network(), tiny_tokenizer())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cde_rag.model.cde_model.native_dtype", lambda _: "float32")  # of readers that load it too
+    monkeypatch.setattr("cde_rag.models.cde_model.native_dtype", lambda _: "float32")  # of readers that load it too
     return CDEModel.from_pretrained("tiny", device="cpu", dtype="float32")
 
 

@@ -22,10 +22,10 @@ from xlm_roberta import SETTINGS, write_tokenizer
 
 from cde_rag import Collection, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import CorpusError, ModelError
-from cde_rag.model.plain.bert_encoder import BertEncoder
-from cde_rag.model.plain.sentence_transformer_files import ModelFiles
-from cde_rag.model.runtimes import runtime_choice
-from cde_rag.model.runtimes.engines import CompiledGraphs
+from cde_rag.models.plain.checkpoint import ModelFiles
+from cde_rag.models.plain.config import BertEncoder
+from cde_rag.models.runtimes import runtime_choice
+from cde_rag.models.runtimes.engines import CompiledGraphs
 
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
@@ -259,7 +259,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
     intact = path.read_bytes()
     del plain  # the next ones would share its graph
     with monkeypatch.context() as patch:
-        patch.setattr("cde_rag.model.plain.bert_encoder.plain_graph", None)  # whoever builds it fails
+        patch.setattr("cde_rag.models.plain.config.plain_graph", None)  # whoever builds it fails
         PlainEmbedder(folders["cls"], runtime="onnx")
     path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
     np.testing.assert_array_equal(PlainEmbedder(folders["cls"], runtime="onnx").embed_documents(TEXTS), expected)
@@ -269,7 +269,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
 def test_a_query_takes_one_thread_and_a_batch_those_of_the_process(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cde_rag.model.plain.sentence_transformer_graph.batch_threads", lambda: 7)
+    monkeypatch.setattr("cde_rag.models.plain.graph.batch_threads", lambda: 7)
     plain, asked, get = PlainEmbedder(folders["mean"], runtime="onnx"), list[int](), CompiledGraphs.get
     monkeypatch.setattr(
         CompiledGraphs, "get", lambda self, stage, threads, *rest: asked.append(threads) or get(self, stage, 1, *rest)

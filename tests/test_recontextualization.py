@@ -22,8 +22,9 @@ from cde_rag.indexing import recontextualization, upsert
 from cde_rag.indexing.backfill import Recontextualization
 from cde_rag.indexing.recontextualization import estimate
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model import CDEModel, cde_model, checkpoints
-from cde_rag.model.torch_runner import TorchRunner
+from cde_rag.models import CDEModel, cde_model
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.runtimes.torch_runner import TorchRunner
 from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore

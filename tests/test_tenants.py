@@ -20,7 +20,7 @@ from cde_rag.collection.info import inspect
 from cde_rag.collection.tenants import Tenants
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError, TenantError
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore

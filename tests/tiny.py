@@ -3,10 +3,10 @@
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from cde_rag.model import CDEModel
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.tokenizer import TextTokenizer
 
 WORDS = "the a river bank money loan water flood rate interest fish boat credit risk delta of in and to is".split()
 

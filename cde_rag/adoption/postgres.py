@@ -18,7 +18,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.records import Record, embedded_text, usable, why_none
 from cde_rag.stores.postgres import PgVectorStore
 

@@ -20,8 +20,8 @@ from cde_rag.embedders.contextual import ContextualEmbedder, as_model, contextua
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model.plain.plain_model import CHECKED, PlainModel
-from cde_rag.model.vector_cache import PlainVectors
+from cde_rag.models.files.vector_cache import PlainVectors
+from cde_rag.models.plain.plain_model import CHECKED, PlainModel
 from cde_rag.records import Record, embedded_text, parent_of, usable, why_none
 from cde_rag.stores.qdrant import QdrantStore
 

@@ -312,7 +312,7 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
     """
     from cde_rag import Collection
     from cde_rag.embedders.active import stored_context
-    from cde_rag.model.plain.function_model import FUNCTION
+    from cde_rag.models.plain.function_model import FUNCTION
 
     try:
         return Collection.open(store, model=model)

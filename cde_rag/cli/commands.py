@@ -154,7 +154,7 @@ class _Stderr(logging.Handler):
 @contextmanager
 def _log_on_stderr() -> Generator[None, None, None]:
     """Print messages of models, such as that a runtime is being chosen."""
-    log, handler = logging.getLogger("cde_rag.model"), _Stderr()
+    log, handler = logging.getLogger("cde_rag.models"), _Stderr()
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -92,7 +92,7 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --ray auto  # or on a Ray cluster
     """
     from cde_rag.indexing.recontextualization import Estimate, estimate, samples_the_same
-    from cde_rag.model import CDEModel
+    from cde_rag.models import CDEModel
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")

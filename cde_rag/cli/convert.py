@@ -25,8 +25,8 @@ def convert(
       cde-rag convert jxm/cde-small-v2 models/cde-small-v2
       cde-rag index notes/ notes.faiss --model models/cde-small-v2
     """
-    from cde_rag.model.loading import ModelSource
-    from cde_rag.model.names import ModelName
+    from cde_rag.models.files.names import ModelName
+    from cde_rag.models.loading import ModelSource
 
     name = ModelName(base=model) if user_path(model).is_dir() else ModelName.parse(model)
     if name.has_options:

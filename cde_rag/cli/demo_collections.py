@@ -18,7 +18,7 @@ from cde_rag.evaluation.demo_corpus import MODULES, PARENT_KEY, documentation, d
 from cde_rag.evaluation.demo_questions import Question, questions
 from cde_rag.evaluation.readme_sections import readme_sections, readme_versions
 from cde_rag.indexing.upsert import Progress
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.records import Hit, Record, embedded_text
 from cde_rag.stores.faiss import FaissStore
 

@@ -12,7 +12,7 @@ from cde_rag.cli.output import JsonOption, print_fields, print_json
 from cde_rag.errors import CDEError
 
 if TYPE_CHECKING:
-    from cde_rag.model.runtimes.runtime_choice import Timing
+    from cde_rag.models.runtimes.runtime_choice import Timing
 
 EXTRAS = {  # of pyproject.toml
     "chroma": ("chromadb",),
@@ -97,8 +97,8 @@ def _torch() -> dict[str, Any]:
 
 
 def _hardware() -> dict[str, Any]:
-    from cde_rag.model.runtimes.runtime_choice import cpu_flags, cpu_name, native_bfloat16
-    from cde_rag.model.threads import available_cores, batch_threads
+    from cde_rag.models.runtimes.runtime_choice import cpu_flags, cpu_name, native_bfloat16
+    from cde_rag.models.runtimes.threads import available_cores, batch_threads
 
     return {
         "cpu": cpu_name(),
@@ -112,9 +112,9 @@ def _hardware() -> dict[str, Any]:
 
 def _runtimes(*, measure: bool) -> dict[str, Any]:
     """Return the runtimes of the bundled model: versions, times, and the fastest."""
-    from cde_rag.model.loading import ModelSource
-    from cde_rag.model.model_files import find
-    from cde_rag.model.runtimes import runtime_choice
+    from cde_rag.models.files.model_files import find
+    from cde_rag.models.loading import ModelSource
+    from cde_rag.models.runtimes import runtime_choice
 
     here = runtime_choice.installed()
     found: dict[str, Any] = {
@@ -142,7 +142,7 @@ def _runtimes(*, measure: bool) -> dict[str, Any]:
 
 def _measured_models() -> dict[str, str]:
     """Return the fastest runtime of each model that was measured on this machine, by the model's name."""
-    from cde_rag.model.runtimes import runtime_choice
+    from cde_rag.models.runtimes import runtime_choice
 
     best = {each.name: runtime_choice.fastest(each.timings) for each in runtime_choice.kept()}
     return {name: f"{row.runtime} {row.dtype}, {_times(row)}" for name, row in best.items() if row is not None}

@@ -319,7 +319,7 @@ def _print_unread(reader: "RecordReader") -> None:
 
 def _warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
     """Warn once of texts in other languages than a bundled model reads, with their number."""
-    from cde_rag.model.model_files import MULTILINGUAL, packaged
+    from cde_rag.models.files.model_files import MULTILINGUAL, packaged
 
     name = opened.embedder.context.identity.name
     if reader.foreign and packaged(name) is not None and name not in MULTILINGUAL:

@@ -105,7 +105,7 @@ def serve(
     """
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serve")
-    from cde_rag.model.native_memory import bound_native_memory
+    from cde_rag.models.runtimes.native_memory import bound_native_memory
     from cde_rag.server.access import ApiKeys, check_bind
     from cde_rag.server.context_routes import stored_contexts
     from cde_rag.server.http_app import create_app
@@ -280,7 +280,7 @@ def mcp(paths: Collections, model: ModelOption = None) -> None:
       cde-rag mcp docs.faiss papers.faiss
     """
     require("mcp.server", "mcp")
-    from cde_rag.model.native_memory import bound_native_memory
+    from cde_rag.models.runtimes.native_memory import bound_native_memory
     from cde_rag.server.mcp_tools import mcp_server
 
     bound_native_memory()

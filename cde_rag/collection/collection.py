@@ -39,7 +39,7 @@ from cde_rag.transfer.backup import Backup, back_up
 from cde_rag.transfer.parquet import Transfer, export_collection
 
 if TYPE_CHECKING:
-    from cde_rag.model import CDEModel
+    from cde_rag.models import CDEModel
 
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 

@@ -6,7 +6,7 @@ from cde_rag._validation import digest
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
-from cde_rag.model.plain.fixed_texts import FIXED_DIGESTS, of_corpus
+from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS, of_corpus
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage

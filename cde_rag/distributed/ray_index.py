@@ -40,8 +40,8 @@ from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
 from cde_rag.indexing.made_vectors import ReadyVectors
 from cde_rag.indexing.upsert import AddReport, Progress, Upserter
-from cde_rag.model import CDEModel
-from cde_rag.model.model import Model
+from cde_rag.models import CDEModel
+from cde_rag.models.model import Model
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
 from cde_rag.records import Record

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from cde_rag._validation import check_positive
 from cde_rag.embedders.pool import EmbedderSpec, Slice
-from cde_rag.embedders.process_pool import TIMEOUT_S
+from cde_rag.embedders.process_pool import TIMEOUT_S, embed_slice
 from cde_rag.embedders.protocol import Embedded
-from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, CorpusError, PoolError, StoreError, require
-from cde_rag.model.threads import set_threads
+from cde_rag.models.runtimes.threads import set_threads
 
 EXTRA: Final = "ray"
 _ERRORS: Final = {"CorpusError": CorpusError, "PoolError": PoolError, "StoreError": StoreError}

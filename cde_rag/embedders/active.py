@@ -8,7 +8,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.identity import ARITHMETIC
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
-from cde_rag.model.vector_cache import FILE, PlainVectors
+from cde_rag.models.files.vector_cache import FILE, PlainVectors
 from cde_rag.stores.store import Folder, Store
 
 if TYPE_CHECKING:
@@ -133,9 +133,9 @@ def loaded(
     """
     # torch is imported where a model is loaded, so that a store is read without it
     from cde_rag.embedders.contextual import ContextualEmbedder, as_model
-    from cde_rag.model.families import PLAIN
-    from cde_rag.model.model import Model
-    from cde_rag.model.runtimes import runtime_choice
+    from cde_rag.models.families import PLAIN
+    from cde_rag.models.model import Model
+    from cde_rag.models.runtimes import runtime_choice
 
     runtime_choice.asked(options.runtime)
     if isinstance(model, ContextualEmbedder):

@@ -19,10 +19,10 @@ from cde_rag._files import read_file
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError, ModelError, require
-from cde_rag.model import CDEModel
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
-from cde_rag.model.weights import read_json
+from cde_rag.models import CDEModel
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.files.weights import read_json
+from cde_rag.models.loading import ModelSource
 
 sentence_transformers: Any = require("sentence_transformers", "interop")
 

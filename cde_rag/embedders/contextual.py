@@ -16,11 +16,9 @@ from cde_rag.embedders.corpus_contexts import contextual_identity, sampled
 from cde_rag.embedders.pool import EmbedderSpec, Pool, embed_on
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ModelError
-from cde_rag.model.cde_model import CDEModel
-from cde_rag.model.embedded import Embedded, warn_truncated
-from cde_rag.model.model import Model
-from cde_rag.model.roles import DOCUMENT, QUERY
-from cde_rag.model.vector_cache import PlainVectors
+from cde_rag.models.cde_model import CDEModel
+from cde_rag.models.files.vector_cache import PlainVectors
+from cde_rag.models.model import DOCUMENT, QUERY, Embedded, Model, warn_truncated
 
 MINI_BATCH_SIZE = 32  # texts, where none is given
 AnyModel: TypeAlias = "str | Path | Model | ContextualEmbedder"

@@ -11,7 +11,7 @@ from cde_rag.context.generic_documents import repeated
 from cde_rag.context.identity import ARITHMETIC, ModelIdentity
 from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_small_context
 from cde_rag.errors import ContextError
-from cde_rag.model.model import Model
+from cde_rag.models.model import Model
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
 

@@ -7,7 +7,7 @@ from cde_rag._validation import check_positive
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.plain_embedders import FunctionEmbedder
 from cde_rag.errors import ModelError, require
-from cde_rag.model.plain.function_model import BYTES_A_TOKEN
+from cde_rag.models.plain.function_model import BYTES_A_TOKEN
 
 TOKENS_A_CALL: Final = 100_000  # estimated; OpenAI takes 300,000, and other languages have more tokens for their bytes
 

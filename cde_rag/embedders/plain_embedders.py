@@ -9,10 +9,10 @@ from cde_rag._validation import check_list, check_number, check_positive
 from cde_rag.context.identity import ARITHMETIC
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import bare, sampled
-from cde_rag.model.plain.function_model import FunctionModel
-from cde_rag.model.plain.plain_model import PlainModel
-from cde_rag.model.plain.sentence_transformer_model import SentenceTransformerModel
-from cde_rag.model.vector_cache import PlainVectors
+from cde_rag.models.files.vector_cache import PlainVectors
+from cde_rag.models.plain.function_model import FunctionModel
+from cde_rag.models.plain.plain_model import PlainModel
+from cde_rag.models.plain.sentence_transformer_model import SentenceTransformerModel
 
 
 def PlainEmbedder(  # noqa: N802 (a constructor)

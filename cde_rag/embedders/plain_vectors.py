@@ -1,3 +1,3 @@
 """PlainVectors, under the name by which users import it."""
 
-from cde_rag.model.vector_cache import PlainVectors as PlainVectors
+from cde_rag.models.files.vector_cache import PlainVectors as PlainVectors

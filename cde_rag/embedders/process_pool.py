@@ -6,17 +6,33 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Final, TypeAlias
 
 from cde_rag._validation import check_positive
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.pool import EmbedderSpec, Slice
 from cde_rag.embedders.protocol import Embedded
-from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, PoolError
-from cde_rag.model.native_memory import bound_native_memory
-from cde_rag.model.threads import available_cores, set_threads
+from cde_rag.models.runtimes.native_memory import bound_native_memory
+from cde_rag.models.runtimes.threads import available_cores, set_threads
+
+KEPT: Final = 2  # embedders: of the active generation, and of the one that is filled
+
+
+def embed_slice(spec: EmbedderSpec, part: Slice, device: str | None) -> Embedded:
+    """Embed a slice; the embedder is kept for the next slice.
+
+    Raises:
+        CDEError: As `ContextualEmbedder.from_spec` and `embed_passages`.
+    """
+    return _kept(spec, device).embed_passages(part.texts, part.siblings)
+
+
+_kept = lru_cache(KEPT)(ContextualEmbedder.from_spec)
+
 
 ENDED: Final = 3  # workers that may end one after another while none finishes a slice
 GRACE_S: Final = 5.0  # for an idle worker to end

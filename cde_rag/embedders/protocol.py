@@ -9,7 +9,7 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
-from cde_rag.model.embedded import Embedded
+from cde_rag.models.model import Embedded
 
 if TYPE_CHECKING:
     from cde_rag.embedders.pool import Pool

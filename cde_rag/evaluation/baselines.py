@@ -12,9 +12,9 @@ from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_lead, mix_siblings
 from cde_rag.evaluation.ranking import Ranking, rank, rank_hybrid, rank_vectors
-from cde_rag.model.cde_model import native_dtype
-from cde_rag.model.plain.mixing import unit, whitening
-from cde_rag.model.plain.sentence_transformer_torch import no_bars
+from cde_rag.models.cde_model import native_dtype
+from cde_rag.models.plain.corpus_map import unit, whitening
+from cde_rag.models.plain.network import no_bars
 from cde_rag.search.fusion import Scored
 
 FOR_PARENTS = frozenset({"siblings_mean", "lead", "whitened_lead", "neighbours", "late_chunking"})  # need parents

@@ -24,7 +24,7 @@ from cde_rag.evaluation.markdown_set import is_markdown, read_markdown
 from cde_rag.evaluation.metrics import METRICS, score
 from cde_rag.evaluation.ranking import Ranking
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 
 HYBRID = frozenset({"hybrid", "own_hybrid", "parents_hybrid"})  # these need words
 HEADERS = frozenset({"headers", "headers_hybrid"})  # these need parents

@@ -9,7 +9,7 @@ from jaxtyping import Float32
 
 from cde_rag.context.siblings import siblings_by_position
 from cde_rag.errors import require
-from cde_rag.model.plain.mixing import unit
+from cde_rag.models.plain.corpus_map import unit
 
 SIBLINGS_SHARE = 0.3  # weight of the siblings' mean next to the document's own vector; measured, see the design §4
 LEAD_SHARE = 0.5  # weight of a parent's first passage; the better of 0.3 and 0.5 on four documentation sites

@@ -30,7 +30,7 @@ from cde_rag.stores.store import Store
 
 if TYPE_CHECKING:
     from cde_rag.embedders.contextual import AnyModel
-    from cde_rag.model.model import Model
+    from cde_rag.models.model import Model
 
 ROWS_SAMPLED = 1024  # read for the sample between two calls of on_progress
 

@@ -24,7 +24,7 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
-from cde_rag.model.plain.mixing import CorpusMap, mixed, unit
+from cde_rag.models.plain.corpus_map import CorpusMap, mixed, unit
 from cde_rag_training.data.cuts import part
 from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.recipe import read_recipe

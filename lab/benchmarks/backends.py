@@ -27,7 +27,7 @@ from runtimes import queries_of, seconds, write_rows
 from cde_rag import ContextualEmbedder, PlainEmbedder
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import read_corpus
-from cde_rag.model.runtimes.runtime_choice import cpu_flags, cpu_name
+from cde_rag.models.runtimes.runtime_choice import cpu_flags, cpu_name
 
 BACKENDS = ("torch", "torch-bf16", "onnx", "onnx-avx512_vnni", "openvino")
 Calls = list[list[str]]

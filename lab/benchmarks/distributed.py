@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from cde_rag import CDEModel, Collection, ContextualEmbedder, ProcessPool, Record
-from cde_rag.model.threads import set_threads
+from cde_rag.models.runtimes.threads import set_threads
 from cde_rag.readers import Fields
 
 WORDS, PASSAGES = 8, 5

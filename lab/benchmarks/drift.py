@@ -34,7 +34,7 @@ from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag.indexing.drift import REACH, WORTH, Calibration, ask, compare
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 
 TABLE = Path(__file__).parents[1] / "tables/drift.csv"
 DRAWING = TABLE.with_suffix(".png")

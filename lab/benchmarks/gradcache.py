@@ -16,9 +16,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.context_path import PreparedContext
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.one_way.context_path import PreparedContext
+from cde_rag.models.one_way.network import TwoStage
 from cde_rag_training.loop.gradcache import CachedStage, two_stage_step
 from cde_rag_training.losses.loss import contrastive_loss
 

@@ -24,10 +24,10 @@ from cde_rag.context.generic_documents import generic_documents
 from cde_rag.errors import CDEWarning, require
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.demo_corpus import documentation
-from cde_rag.model.model_files import find
-from cde_rag.model.runtimes.engines import CompiledGraph, OpenVinoEngine
-from cde_rag.model.runtimes.graph_cache import kept_graph
-from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
+from cde_rag.models.files.model_files import find
+from cde_rag.models.one_way.graph_runner import GraphRunner, StoredModel
+from cde_rag.models.runtimes.engines import CompiledGraph, OpenVinoEngine
+from cde_rag.models.runtimes.graph_cache import kept_graph
 from lab.benchmarks.windows import cut, scores
 
 Inputs = Mapping[str, Shaped[np.ndarray, "..."]]

@@ -15,7 +15,7 @@ from statistics import median
 
 import torch
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.clustering.packing import PackingConfig
 from cde_rag_training.config import LossConfig
 from cde_rag_training.corpora.batch import Batch, Batches

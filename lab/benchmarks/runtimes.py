@@ -21,8 +21,8 @@ from documents import minilm
 from cde_rag import CDEModel, ContextualEmbedder, PlainEmbedder
 from cde_rag.errors import MissingExtraError, require
 from cde_rag.evaluation.beir import read_corpus
-from cde_rag.model.runtimes.runtime_choice import candidates, cpu_flags, cpu_name
-from cde_rag.model.threads import batch_threads, limited_threads
+from cde_rag.models.runtimes.runtime_choice import candidates, cpu_flags, cpu_name
+from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 
 FIELDS: tuple[str, ...] = ("model", "cpu", "flags", "threads", "runtime", "dtype", "documents", "query", "cosine")
 PLAIN = "minilm"  # the model that runs in PlainEmbedder

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
-from cde_rag.model.second_stage import QUERY as QUERY_ROLE
-from cde_rag.model.threads import available_cores
+from cde_rag.models.one_way.network import QUERY as QUERY_ROLE
+from cde_rag.models.runtimes.threads import available_cores
 
 QUERY: Final = "how do I rotate the logs of a service that writes them all day?"
 BUSY: Final = "import torch; torch.set_num_threads(1); a = torch.ones(512, 512)\nwhile True: a @ a"

@@ -20,9 +20,10 @@ import torch
 
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.intervals import PairedQueries, compare
-from cde_rag.model import CDEModel, checkpoints
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.one_way.network import TwoStage
 from cde_rag_training.adapt.before_after import model_scores
 from cde_rag_training.adapt.sections import place_of
 from cde_rag_training.clustering.surrogate import tfidf_svd

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from cde_rag import CDEModel
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way.config import SOFT_TOKENS, TwoWayConfig
-from cde_rag.model.two_way.network import TwoWay
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
+from cde_rag.models.two_way.config import SOFT_TOKENS, TwoWayConfig
+from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.loop.gradcache import CachedStage, two_stage_step
 from cde_rag_training.losses.loss import contrastive_loss
 from cde_rag_training.networks.stages import OneWayStages, Stages, TextBatch, TwoWayStages

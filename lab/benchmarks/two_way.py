@@ -18,10 +18,10 @@ import torch
 
 from cde_rag import CDEModel, ContextualEmbedder
 from cde_rag.evaluation.beir import read_corpus
-from cde_rag.model import checkpoints
-from cde_rag.model.names import ModelName
-from cde_rag.model.two_way import checkpoint, published
-from cde_rag.model.two_way.network import TwoWay
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.two_way import checkpoint, published
+from cde_rag.models.two_way.network import TwoWay
 
 QUERIES = 20  # embedded one by one
 RANDOM = {"random:v1": "nomic-ai/nomic-bert-2048", "random:v2": "answerdotai/ModernBERT-base"}

@@ -19,7 +19,7 @@ from cde_rag.errors import CDEWarning
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag.model.windows import pool_windows
+from cde_rag.models.windows import pool_windows
 from cde_rag.readers.splitting import split
 from lab.benchmarks.headers import SITES, alone
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from cde_rag import Collection, FunctionEmbedder
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
-from cde_rag.model.vector_cache import FILE
+from cde_rag.models.files.vector_cache import FILE
 from cde_rag.stores.faiss import FaissStore
 
 PARENT = 20  # passages

@@ -55,7 +55,7 @@ def prepare(
     """
     from tqdm import tqdm
 
-    from cde_rag.model import CDEModel
+    from cde_rag.models import CDEModel
     from cde_rag_training.data.reading import PairReader
     from lab.distil.teacher_shards import TeacherShards, write_texts
     from lab.distil.training_texts import training_texts
@@ -185,7 +185,7 @@ def _config(projection: str, rate: float | None, seed: int) -> "VectorDistillati
 def _teacher(name: str) -> "ContextualEmbedder":
     from cde_rag.context.context import Context
     from cde_rag.embedders.contextual import ContextualEmbedder
-    from cde_rag.model import CDEModel
+    from cde_rag.models import CDEModel
 
     model = CDEModel.shared(name, device="cpu")
     return ContextualEmbedder(model, Context.null(model), mini_batch_size=64)

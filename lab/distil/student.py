@@ -12,10 +12,10 @@ from torch import Tensor
 
 from cde_rag._files import user_path, write_durably
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.networks.e5_file import E5File
 
 E5_LAYERS = (0, 2, 4, 7, 9, 11)  # of the twelve

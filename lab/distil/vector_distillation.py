@@ -22,11 +22,10 @@ from tqdm import tqdm
 from cde_rag._files import write_durably
 from cde_rag.errors import ModelError, ResumeError
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.model import checkpoints
-from cde_rag.model.attention import mean_pool
-from cde_rag.model.batching import length_buckets
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.batching import length_buckets
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.attention import mean_pool
+from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
 from cde_rag_training.loop.averaging import WeightAverage
 from cde_rag_training.loop.guard import TrainingError
 from cde_rag_training.loop.optimiser import Optimiser, ParameterGroup

@@ -136,8 +136,8 @@ def _read_sets(sets: Path | None, data: Path | None) -> "list[RetrievalSet]":
 def _on_sets(
     name: str, sets: Path | None, data: Path | None, models: list[str], cache: Path, output: Path, seed: int
 ) -> list[str]:
-    from cde_rag.model import CDEModel
-    from cde_rag.model.two_stage import TwoStage
+    from cde_rag.models import CDEModel
+    from cde_rag.models.one_way.network import TwoStage
     from lab.experiments import ON_MODELS, ON_SETS
     from lab.experiments.laboratory import Laboratory
 

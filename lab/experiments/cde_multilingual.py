@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cde_rag.model import checkpoints
-from cde_rag.model.pair import pair_checkpoint
-from cde_rag.model.pair.pair_network import PairNetwork
-from cde_rag.model.pair.pair_tokenizer import PairTokenizer
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.pair import checkpoint as pair_checkpoint
+from cde_rag.models.pair.network import PairNetwork
+from cde_rag.models.pair.tokenizer import PairTokenizer
 from cde_rag_training.networks.e5_file import E5File
 
 WORDS = "embeddings.word.weight"

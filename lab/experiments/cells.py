@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag_training.clustering.packing import difficulty
 from cde_rag_training.config import TrainingConfig
 from cde_rag_training.data.prepared import Prepared

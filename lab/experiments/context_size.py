@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from cde_rag.context.sampling import sample_random
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.model.torch_runner import pad
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.torch_runner import pad
 from lab.experiments.laboratory import CONTEXT_SIZE, Laboratory, Space
 from lab.experiments.result_tables import new_figure, write_table
 

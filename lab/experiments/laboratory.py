@@ -19,7 +19,7 @@ from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag_training.clustering.surrogate import Surrogate, cached
 
 DEPTH = 10  # of NDCG

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float32, Float64
 from tqdm import tqdm
 
-from cde_rag.model.context_path import OutputMap
-from cde_rag.model.plain.mixing import unit
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.one_way.context_path import OutputMap
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.plain.corpus_map import unit
 from lab.experiments.laboratory import MEAN, Laboratory, Space, compared, following, score
 from lab.experiments.result_tables import new_figure, write_table
 

@@ -19,8 +19,8 @@ from tqdm import tqdm
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.model import CDEModel
-from cde_rag.model.pair.pair_network import PairNetwork
+from cde_rag.models import CDEModel
+from cde_rag.models.pair.network import PairNetwork
 from cde_rag_training.clustering.surrogate import cached, minilm
 from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.recipe import read_recipe

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float64
 from tqdm import tqdm
 
-from cde_rag.model.plain.mixing import unit
+from cde_rag.models.plain.corpus_map import unit
 from cde_rag_training.clustering.surrogate import cached, minilm
 from lab.experiments.laboratory import MEAN, Laboratory, compared, score
 from lab.experiments.models import PLAIN

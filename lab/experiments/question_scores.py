@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.ranking import Ranking, rank_hybrid, rank_vectors
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag_training.questions.answer_scores import (
     AnswerScores,
     JudgedPassages,

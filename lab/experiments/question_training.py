@@ -22,10 +22,11 @@ import torch
 from cde_rag._files import write_durably
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import Difference
-from cde_rag.model import CDEModel, checkpoints
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models import CDEModel
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.network import TwoStage
 from cde_rag.readers.tables import jsonl_rows, opened
 from cde_rag_training.clustering.near_duplicates import DuplicateConfig
 from cde_rag_training.clustering.surrogate import Surrogate, cached, minilm

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from cde_rag.errors import CorpusError, require
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.model.plain.mixing import unit, whitening
+from cde_rag.models.plain.corpus_map import unit, whitening
 from cde_rag_training.clustering.surrogate import minilm_folder
 from lab.experiments.laboratory import CONTEXT_SIZE, Laboratory, difference, score
 from lab.experiments.result_tables import new_figure, write_table

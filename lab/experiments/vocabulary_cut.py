@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.data.reading import read_sources
 from cde_rag_training.networks.e5_file import E5File
 from lab.experiments.bundled_pairs import FILES

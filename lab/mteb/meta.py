@@ -5,9 +5,10 @@ from typing import Any
 
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 
-from cde_rag.model import CDEModel, model_files
-from cde_rag.model.names import ModelName
-from cde_rag.model.pair.pair_network import PairNetwork
+from cde_rag.models import CDEModel
+from cde_rag.models.files import model_files
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.pair.network import PairNetwork
 
 _ENGLISH = ["eng-Latn"]
 _BUNDLED: dict[str, Any] = {  # NOTICE

@@ -19,8 +19,8 @@ from torch import Tensor
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import context_size_for
 from cde_rag.errors import ContextMissingError, ModelError
-from cde_rag.model import CDEModel
-from cde_rag.model.names import ModelName
+from cde_rag.models import CDEModel
+from cde_rag.models.files.names import ModelName
 from lab.mteb.meta import model_meta
 from lab.mteb.prefixes import SEARCHED, task_prefixes
 

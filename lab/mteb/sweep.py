@@ -16,7 +16,7 @@ from mteb.results import TaskResult
 from cde_rag._files import user_path
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.report import table
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from lab.mteb.model import CDEForMTEB
 from lab.mteb.prefixes import task_prefixes
 

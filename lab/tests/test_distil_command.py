@@ -9,7 +9,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 from typer.testing import CliRunner, Result
 
 from cde_rag import CDEModel
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from lab.distil.__main__ import app
 from lab.distil.teacher_shards import TeacherShards
 

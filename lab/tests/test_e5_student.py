@@ -5,9 +5,9 @@ from test_e5_file import TEXTS, config_of
 from tiny_e5 import PIECES, write_e5
 from tokenizers import Tokenizer
 
-from cde_rag.model.pair.pair_network import PlainEncoder
-from cde_rag.model.second_stage import DOCUMENT
-from cde_rag.model.torch_runner import pad
+from cde_rag.models.one_way.second_stage import DOCUMENT
+from cde_rag.models.pair.network import PlainEncoder
+from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag_training.networks.e5_file import E5File
 from lab.distil.student import e5_student
 

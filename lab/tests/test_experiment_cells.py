@@ -13,7 +13,7 @@ from tiny import WORDS
 from tiny_run import start_folder
 from typer.testing import CliRunner
 
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag_training.config import TrainingConfig
 from cde_rag_training.data.retrieval_sets import SetConfig, SetsConfig, read_sets
 from cde_rag_training.loop.trainer import batches_of

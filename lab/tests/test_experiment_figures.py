@@ -22,7 +22,7 @@ from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.encoding import without_relevant
 from cde_rag.evaluation.intervals import PairedQueries, compare
-from cde_rag.model.plain.mixing import unit, whitening
+from cde_rag.models.plain.corpus_map import unit, whitening
 from cde_rag_training.data.cuts import part
 from lab.experiments import context_choice, context_size, training_free
 from lab.experiments.laboratory import Laboratory, Space, score

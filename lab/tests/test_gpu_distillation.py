@@ -8,8 +8,8 @@ import pytest
 import torch
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag.model.roles import DOCUMENT, QUERY
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models.model import DOCUMENT, QUERY
+from cde_rag.models.tokenizer import TextTokenizer
 from lab.experiments.gpu_distillation.__main__ import read_state, write_state
 from lab.experiments.gpu_distillation.corpus_stage import train_contexts
 from lab.experiments.gpu_distillation.interpolation_choice import EXPONENTS, choice_figures, read

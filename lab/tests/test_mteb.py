@@ -19,7 +19,7 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextMissingError, CorpusError, MissingExtraError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate, read_beir
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from lab.mteb import CDEForMTEB, SweepProgress, find_tasks, local_retrieval_task, sweep
 from lab.mteb.prefixes import task_prefixes
 

@@ -7,7 +7,7 @@ import pytest
 from tiny import WORDS, tiny_network, tiny_tokenizer
 from typer.testing import CliRunner, Result
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from lab.mteb import local_retrieval_task, sweep
 from lab.mteb.__main__ import app
 

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.model import checkpoints, model_files
+from cde_rag.models.files import model_files
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.networks.e5_file import E5File
 from cde_rag_training.networks.pairing import make_pair

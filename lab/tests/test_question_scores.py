@@ -17,7 +17,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import SmallContextWarning
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import PairedQueries, compare
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.search.fusion import fuse
 from cde_rag_training.questions.answer_passages import PagePassage
 from cde_rag_training.questions.answer_scores import (

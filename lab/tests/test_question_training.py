@@ -16,7 +16,7 @@ from prepared_stub import stub_vectors
 from tiny import WORDS
 from tiny_run import start_folder
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.config import LossConfig
 from cde_rag_training.questions.answer_passages import PagePassage
 from cde_rag_training.questions.answer_scores import JudgedPassages

@@ -9,7 +9,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 from typer.testing import CliRunner, Result
 
 from cde_rag.cli import app
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 Run = Callable[..., Result]
 WITHOUT_MODEL = "backup count doctor export import inspect reindex restore verify --version".split()

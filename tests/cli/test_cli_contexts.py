@@ -9,7 +9,8 @@ from tiny import tiny_network, tiny_tokenizer
 from typer.testing import CliRunner
 
 from cde_rag.cli import app
-from cde_rag.model import checkpoints, model_files
+from cde_rag.models.files import model_files
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")

@@ -8,8 +8,8 @@ import pytest
 
 from cde_rag.cli import doctor as command
 from cde_rag.errors import ModelError
-from cde_rag.model import CDEModel
-from cde_rag.model.runtimes.runtime_choice import Timing, Trial, timings
+from cde_rag.models import CDEModel
+from cde_rag.models.runtimes.runtime_choice import Timing, Trial, timings
 
 
 def test_doctor_passes_here(run):
@@ -22,8 +22,8 @@ def test_doctor_passes_here(run):
 
 def test_doctor_measures_when_asked(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.SECONDS", 0.01)
-    monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.native_bfloat16", lambda: False)
+    monkeypatch.setattr("cde_rag.models.runtimes.runtime_choice.SECONDS", 0.01)
+    monkeypatch.setattr("cde_rag.models.runtimes.runtime_choice.native_bfloat16", lambda: False)
     assert json.loads(run("doctor", "--json").stdout)["runtime_times"] == {}  # CDE_RAG_RUNTIME names one
     measured = run("doctor", "--json", "--measure")
     assert re.fullmatch(r"Measuring which runtime is fastest for cde-mini-\d .*\n", measured.stderr)
@@ -34,10 +34,10 @@ def test_doctor_measures_when_asked(run, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found["measured_models"].keys() == {found["model"]}
     assert found["measured_models"][found["model"]].startswith(found["fastest_runtime"])
     plain = Timing("onnx", "float32", 2.0, 1.0, 1.0, 3.0)
-    monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.measure", lambda _: [plain])
+    monkeypatch.setattr("cde_rag.models.runtimes.runtime_choice.measure", lambda _: [plain])
     timings("0" * 64, "some/plain-model", _never_loaded)
     monkeypatch.delenv("CDE_RAG_RUNTIME")
-    monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.STEADY", float("inf"))  # however busy this machine is
+    monkeypatch.setattr("cde_rag.models.runtimes.runtime_choice.STEADY", float("inf"))  # however busy this machine is
     lines = run("doctor").stdout.splitlines()
     assert any(
         re.fullmatch(r"fastest for some/plain-model +onnx float32, 2.0 ms a document, .*", line) for line in lines

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny import tiny_network, tiny_tokenizer
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 EMBEDS = """
 import hashlib, sys

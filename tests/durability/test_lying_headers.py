@@ -21,7 +21,8 @@ from tiny import tiny_tokenizer
 
 from cde_rag.context.context import Context
 from cde_rag.errors import ContextFormatError, ModelError
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 NUMBERS = (0, 1, -1, 2**31, 2**40, 2**63, 2**64, 10**30, 1.5, None, "1", [], True)
 

@@ -24,7 +24,7 @@ from served import JSON, records, texts
 from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag import CDEModel, Collection, ContextualEmbedder
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.stores.faiss import FaissStore
 
 CLIENTS, BATCH, DELETED = 4, 24, 3

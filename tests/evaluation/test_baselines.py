@@ -7,7 +7,7 @@ import pytest
 
 from cde_rag.evaluation.baselines import BASELINES, FOR_PARENTS, MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
-from cde_rag.model.plain.mixing import unit, whitening
+from cde_rag.models.plain.corpus_map import unit, whitening
 
 VECTORS = {"red cat": (1.0, 0.0), "red dog": (0.9, 0.4), "red": (0.8, 0.6), "a red dog?": (0.96, 0.28)}
 WORDS = [[("2", 2.0), ("1", 1.0)]]  # what "a red dog?" finds, best first: positions and scores

@@ -21,8 +21,8 @@ from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS, ndcg
 from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag.evaluation.report import SYSTEMS
-from cde_rag.model import CDEModel
-from cde_rag.model.plain.mixing import unit
+from cde_rag.models import CDEModel
+from cde_rag.models.plain.corpus_map import unit
 from cde_rag.stores.faiss import FaissStore
 
 WITH_PARENTS = {"parents", "parents_hybrid", "headers", "headers_hybrid", *FOR_PARENTS}

@@ -7,7 +7,7 @@ from cde_rag import CDEModel
 from cde_rag.evaluation import parents as module
 from cde_rag.evaluation.baselines import MiniLM
 from cde_rag.evaluation.parents import groups, join_neighbours, mix_lead, mix_siblings
-from cde_rag.model.plain.mixing import unit
+from cde_rag.models.plain.corpus_map import unit
 
 
 def test_siblings_by_hand() -> None:

@@ -13,12 +13,13 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "app": "both commands have one",
     "cli": "both distributions have a command",
     "collection": "the package is named for its class, as in `cde_rag.collection.collection.Collection`",
-    "config": "each kind of model, and a training run, has one",
     "context": "the package is named for its class",
     "database": "the connections of FAISS's store and of PostgreSQL's",
     "engine": "each kind of store has one, behind the port of this name",
+    "files": "of stores; of models, a package",
     "indexing": "of a collection; in FAISS the parameters of its index",
-    "model": "the package of the networks; in mteb the class that MTEB calls its model",
+    "model": "the port of all families; in mteb the class that MTEB calls its model",
+    "models": "the package of their families; in experiments those that are compared",
     "postgres": "a kind of store, and a kind of source that is adopted",
     "qdrant": "a kind of store, and a kind of source that is adopted",
     "search": "of a collection; in qdrant_base the requests that it makes",
@@ -32,6 +33,9 @@ SHARED_CLASSES = {  # why two may have it
     "SmolLM": "each example can be read by itself",
 }
 MODULES, PACKAGES = 8, 14
+WINGS = {  # one floor plan: files that each wing has, under the same names; who knows one wing knows all
+    CORE / "models": (("one_way", "pair", "two_way", "plain"), ("config", "network", "graph", "checkpoint")),
+}
 
 
 def test_few_rooms_at_the_top() -> None:
@@ -74,12 +78,22 @@ def test_an_abstract_class_has_several_subclasses() -> None:
     assert {name for name in abstract if subclasses[name] == 1} == set()
 
 
+def test_each_wing_has_the_same_rooms() -> None:
+    for place, (wings, rooms) in WINGS.items():
+        folders = {path.name for path in place.iterdir() if (path / "config.py").is_file()}
+        assert folders == set(wings), "a new family is one folder here, and one row in families.py"
+        lacking = [f"{wing}/{room}" for wing in wings for room in rooms if not (place / wing / f"{room}.py").is_file()]
+        assert lacking == []
+
+
 def test_a_name_is_one_module() -> None:
-    """A package counts under its own name; a module of a command has the name of its subject."""
+    """A package counts under its own name; modules of a command are named for their subject, of a wing for a role."""
+    wings = {place / wing for place, (names, _) in WINGS.items() for wing in names}
     names = Counter(
         path.parent.name if path.stem == "__init__" else path.stem
         for path in modules()
-        if path.parent.name != "cli" or path.stem in ("__init__", "app")
+        if (path.parent.name != "cli" or path.stem in ("__init__", "app"))
+        and (path.parent not in wings or path.stem == "__init__")
     )
     doubled = {name for name, count in names.items() if count > 1}
     assert doubled - set(SHARED_NAMES) == set()

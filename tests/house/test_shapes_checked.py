@@ -49,7 +49,7 @@ def test_a_wrong_type_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cde_rag.context.context", "cde_rag.embedders.contextual", "cde_rag.model.second_stage"]
+    "name", ["cde_rag.context.context", "cde_rag.embedders.contextual", "cde_rag.models.one_way.network"]
 )
 def test_modules_are_loaded_through_the_checker(name: str) -> None:
     assert type(importlib.import_module(name).__loader__).__module__.startswith("jaxtyping")

@@ -20,7 +20,8 @@ from cde_rag.embedders.as_sentence_transformer import ContextualModule, load, se
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextFormatError, ContextMismatchError, CorpusError, ModelError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate, read_beir
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 

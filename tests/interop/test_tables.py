@@ -17,7 +17,7 @@ from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.readers import Fields, RecordReader
 from cde_rag.records import Hit, Record
 from cde_rag.stores.faiss import FaissStore

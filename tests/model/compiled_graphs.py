@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from cde_rag.model.runtimes.engines import CompiledGraphs
+from cde_rag.models.runtimes.engines import CompiledGraphs
 
 
 def recording(asked: list[tuple[str, int]]) -> Callable[..., Any]:

@@ -11,9 +11,10 @@ from tiny import tiny_tokenizer
 from tokenizers import Tokenizer, models, processors
 from torch import Tensor
 
-from cde_rag.model.names import ModelName
-from cde_rag.model.two_way import published, published_state
-from cde_rag.model.two_way.network import TwoWay
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.two_way import checkpoint as two_way_checkpoint
+from cde_rag.models.two_way import published
+from cde_rag.models.two_way.network import TwoWay
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 V1, V2 = "v1_tiny", "v2_tiny"
@@ -61,7 +62,7 @@ def tiny_two_way(monkeypatch, name: str, semantics: str, **flags: Any) -> TwoWay
     config = published.read_config(value, ModelName(base=name, semantics=semantics))
     with torch.device("meta"):
         network = TwoWay(config, prefix_end=PREFIX_END)
-    network.load_state_dict(published_state.own_state(golden(name, "model"), config), strict=True, assign=True)
+    network.load_state_dict(two_way_checkpoint.own_state(golden(name, "model"), config), strict=True, assign=True)
     network.restore_tables()
     return network.eval().requires_grad_(False)
 

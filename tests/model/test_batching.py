@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag.model.batching import tight_buckets
+from cde_rag.models.batching import tight_buckets
 
 LENGTHS = st.lists(st.integers(1, 256), max_size=120)
 

@@ -15,10 +15,10 @@ from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.stored_tensors import float_state
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.files.stored_tensors import float_state
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.one_way.network import TwoStage
 
 TEXTS = ["the river", "a loan of the bank", "water and fish"]
 

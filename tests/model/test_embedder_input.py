@@ -6,8 +6,8 @@ from tiny import tiny_cde_model, tiny_network, tiny_tokenizer
 
 from cde_rag import Context, ContextualEmbedder, PlainEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
-from cde_rag.model import CDEModel
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models import CDEModel
+from cde_rag.models.tokenizer import TextTokenizer
 
 
 @pytest.fixture

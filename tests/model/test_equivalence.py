@@ -22,13 +22,12 @@ from cde_rag import Context, ContextualEmbedder
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import SmallContextWarning
-from cde_rag.model import CDEModel
-from cde_rag.model.attention import attention
-from cde_rag.model.context_path import sibling_weight
-from cde_rag.model.second_stage import DOCUMENT
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.torch_runner import pad
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way.attention import attention
+from cde_rag.models.one_way.context_path import sibling_weight
+from cde_rag.models.one_way.network import DOCUMENT, TwoStage
+from cde_rag.models.runtimes.torch_runner import pad
+from cde_rag.models.tokenizer import TextTokenizer
 
 TOLERANCE = 1e-5
 texts_of_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=25).map(" ".join)

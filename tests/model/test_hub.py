@@ -11,7 +11,7 @@ from plain_model import write_static
 
 from cde_rag import CDEModel, ContextualEmbedder, PlainEmbedder
 from cde_rag.errors import MissingExtraError, ModelError
-from cde_rag.model import weights
+from cde_rag.models.files import weights
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
 REPOSITORY = "somebody/tiny"

@@ -9,9 +9,10 @@ from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag import CDEModel, Collection, ContextualEmbedder
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints, model_files, model_packages
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
+from cde_rag.models.files import model_files, model_packages
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 
 @pytest.fixture

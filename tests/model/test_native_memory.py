@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
 from cde_rag.cli import app
-from cde_rag.model import checkpoints
-from cde_rag.model.batching import padded
-from cde_rag.model.runtimes.engines import Inputs, OnnxEngine, OpenVinoEngine
+from cde_rag.models.batching import padded
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.runtimes.engines import Inputs, OnnxEngine, OpenVinoEngine
 
 KERNELS = 128  # at most
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
@@ -77,7 +77,7 @@ def test_lengths_are_rounded_up_to_the_room() -> None:
 
 FREED = """
 import ctypes, os, sys
-from cde_rag.model.native_memory import bound_native_memory
+from cde_rag.models.runtimes.native_memory import bound_native_memory
 
 if sys.argv[1] == "bounded":
     bound_native_memory()

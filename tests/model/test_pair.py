@@ -14,13 +14,14 @@ from tiny_pair import tiny_pair, tiny_pieces
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints, model_files
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.model_files import VOCABULARY
-from cde_rag.model.pair import four_bits, pair_checkpoint
-from cde_rag.model.pair.pair_graph import StoredPair
-from cde_rag.model.pair.pair_network import halves
-from cde_rag.model.torch_runner import pad
+from cde_rag.models.files import model_files
+from cde_rag.models.files.model_files import VOCABULARY
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.pair import checkpoint as pair_checkpoint
+from cde_rag.models.pair.graph import StoredPair
+from cde_rag.models.pair.network import halves
+from cde_rag.models.runtimes.torch_runner import pad
 
 TEXTS = ["the river", "a loan of the bank", "water and fish", "x" * 20, "THE bank?!"]
 SHARE = 0.6
@@ -72,12 +73,12 @@ def second_vectors(model, texts, role="passage: "):
 @given(arrays(np.float32, st.tuples(st.integers(1, 4), st.sampled_from([32, 96])), elements=st.floats(-9, 9, width=32)))
 def test_four_bits_move_no_entry_far_and_come_back_to_the_bit(matrix):
     value = torch.from_numpy(matrix)
-    stored = four_bits.pack(value)
-    back = four_bits.unpack(*stored)
+    stored = pair_checkpoint.pack(value)
+    back = pair_checkpoint.unpack(*stored)
     largest = value.abs().reshape(len(value), -1, 32).amax(dim=2, keepdim=True)
     error = (back - value).abs().reshape(len(value), -1, 32)
     assert (error <= largest / 8 * 1.01 + 1e-5).all()
-    torch.testing.assert_close(four_bits.unpack(*four_bits.pack(back)), back, rtol=0, atol=0)
+    torch.testing.assert_close(pair_checkpoint.unpack(*pair_checkpoint.pack(back)), back, rtol=0, atol=0)
 
 
 def test_a_score_is_the_sum_of_both_halves_scores(pair):

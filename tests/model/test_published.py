@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save, save_file
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import MissingExtraError, ModelError
-from cde_rag.model import weights
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
-from cde_rag.model.two_way import checkpoint, published, published_state
-from cde_rag.model.two_way.network import TwoWay
+from cde_rag.models.files import weights
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.two_way import checkpoint, published
+from cde_rag.models.two_way.network import TwoWay
 
 FULL = {  # sizes of the published configs; tensors and parameters, from cde_reference.md
     "nomic-ai/nomic-bert-2048": (236, 281_140_992),
@@ -48,7 +48,7 @@ def test_every_tensor_of_a_full_size_state_has_its_place(backbone):
     with torch.device("meta"):
         state = {name: torch.empty(shape) for name, shape in published.layout(config).items()}
         network = TwoWay(config, prefix_end=0)
-    own = published_state.own_state(state, config)
+    own = checkpoint.own_state(state, config)
     network.load_state_dict(own, strict=True, assign=True)
     assert sum(parameter.numel() for parameter in network.parameters()) == FULL[backbone][1]
     network.restore_tables()

@@ -27,18 +27,19 @@ from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderO
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import MissingExtraError, ModelError
-from cde_rag.model import checkpoints, model_files, model_packages
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.model_files import find
-from cde_rag.model.pair import pair_checkpoint
-from cde_rag.model.pair.four_bits import pack
-from cde_rag.model.runtimes import graph_cache, runtime_choice
-from cde_rag.model.runtimes.engines import CompiledGraphs
-from cde_rag.model.runtimes.graph_runner import StoredModel
-from cde_rag.model.runtimes.runtime_choice import Timing
-from cde_rag.model.stored_tensors import float_state
-from cde_rag.model.torch_runner import TorchRunner
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.files import model_files, model_packages
+from cde_rag.models.files.model_files import find
+from cde_rag.models.files.stored_tensors import float_state
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.graph_runner import StoredModel
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.pair import checkpoint as pair_checkpoint
+from cde_rag.models.pair.checkpoint import pack
+from cde_rag.models.runtimes import graph_cache, runtime_choice
+from cde_rag.models.runtimes.engines import CompiledGraphs
+from cde_rag.models.runtimes.runtime_choice import Timing
+from cde_rag.models.runtimes.torch_runner import TorchRunner
 from cde_rag.stores.faiss import FaissStore
 
 pytest.importorskip("onnx")
@@ -176,7 +177,7 @@ def test_many_threads_get_the_vectors_of_one(loaded):
 
 @pytest.mark.parametrize("name", ["whole", "pair"])
 def test_a_query_has_a_graph_of_one_thread_and_a_batch_those_of_the_process(folders, monkeypatch, name: str):
-    monkeypatch.setattr("cde_rag.model.runtimes.graph_runner.batch_threads", lambda: 7)
+    monkeypatch.setattr("cde_rag.models.one_way.graph_runner.batch_threads", lambda: 7)
     model = load(folders[name], "onnx")
     embedder, asked = ContextualEmbedder(model, Context.null(model)), list[tuple[str, int]]()
     monkeypatch.setattr(CompiledGraphs, "get", recording(asked))
@@ -201,7 +202,7 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
 
 @pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
 def test_stored_weights_are_those_of_torch_bit_by_bit(name: str):
-    folder = model_packages.installed(name) or Path(model_files.__file__).parent / "bundled" / name
+    folder = model_packages.installed(name) or Path(model_files.__file__).parents[2] / "model" / "bundled" / name
     content = (folder / "model.safetensors").read_bytes()
     state, expected = float_state(content), torch_state(load_tensors(content))
     assert state.keys() == expected.keys()
@@ -247,7 +248,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(folders, cache, monkey
     (path,) = (cache / "graphs").glob(f"{digest[:32]}-second-*.onnx")
     intact = path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("cde_rag.model.runtimes.stage_graphs.second_stage_graph", None)  # whoever builds it fails
+        patch.setattr("cde_rag.models.one_way.graph.second_stage_graph", None)  # whoever builds it fails
         load(folders["deep"], "onnx")
     (weights,) = (cache / "graphs").glob(f"{digest[:32]}-second-*.weights")
     intact_weights = weights.read_bytes()
@@ -571,7 +572,7 @@ def test_damaged_times_are_measured_again(monkeypatch, tmp_path, damage):
 @pytest.mark.usefixtures("cache")
 def test_the_bundled_pair_is_measured_too(monkeypatch):
     """The query that is timed has tokens of both encoders."""
-    monkeypatch.setattr(model_files, "BUNDLED", Path(model_files.__file__).parent / "bundled")
+    monkeypatch.setattr(model_files, "BUNDLED", Path(model_files.__file__).parents[2] / "model" / "bundled")
     monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
     rows = ModelSource.of(model_files.find("cde-base-1")).timings()
     assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
@@ -646,7 +647,7 @@ def test_a_runtime_leaves_no_id_for_its_maker(folders, runtime: str, tmp_path: P
 
 
 def test_the_bundled_model_has_the_vectors_of_torch(cache: Path):
-    folder = Path(model_files.__file__).parent / "bundled" / "cde-mini-1"
+    folder = Path(model_files.__file__).parents[2] / "model" / "bundled" / "cde-mini-1"
     reference = load(folder, "torch")
     context = context_of(reference, [f"Page {number}: {text}" for number, text in enumerate(DOCUMENTS)])
     expected = ContextualEmbedder(reference, context)

@@ -20,9 +20,9 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import CorpusError, ModelError, StoreError
-from cde_rag.model import checkpoints
-from cde_rag.model.mapped_tensors import MappedTensors
-from cde_rag.model.shared import Shared
+from cde_rag.models.files.mapped_tensors import MappedTensors
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.shared import Shared
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning"),
@@ -178,7 +178,7 @@ WITHOUT = """
 import resource, sys
 from pathlib import Path
 from cde_rag import CDEError, CDEModel, Collection, Context, EmbedderOptions
-from cde_rag.model.mapped_tensors import MappedTensors
+from cde_rag.models.files.mapped_tensors import MappedTensors
 
 folder = Path(sys.argv[1])
 model, store, context = folder / "model", folder / "docs.faiss", folder / "a.context.safetensors"

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
-from cde_rag.model.runtimes.engines import ENGINES
-from cde_rag.model.runtimes.stage_graphs import Graph
-from cde_rag.model.threads import available_cores, batch_threads, limited_threads
+from cde_rag.models.one_way.graph import Graph
+from cde_rag.models.runtimes.engines import ENGINES
+from cde_rag.models.runtimes.threads import available_cores, batch_threads, limited_threads
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -77,13 +77,13 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_a_batch_has_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cde_rag.model.threads.available_cores", lambda: 1)
+    monkeypatch.setattr("cde_rag.models.runtimes.threads.available_cores", lambda: 1)
     assert batch_threads() == 1
 
 
 def test_the_environment_gives_the_threads_of_a_batch(monkeypatch: pytest.MonkeyPatch):
     """Before torch is imported, or while another thread imports it."""
-    monkeypatch.setattr("cde_rag.model.threads.available_cores", lambda: 4)
+    monkeypatch.setattr("cde_rag.models.runtimes.threads.available_cores", lambda: 4)
     for module in (None, ModuleType("torch")):
         monkeypatch.setitem(sys.modules, "torch", module)
         for value, threads in {"3": 3, " 2,1": 2, "9": 4, "0": 4, "-1": 4, "many": 4, "": 4}.items():

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.plain_embedders import PlainEmbedder
-from cde_rag.model import CDEModel, tokenizer
-from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, TextTokenizer, beginning
+from cde_rag.models import CDEModel, tokenizer
+from cde_rag.models.tokenizer import CHARACTERS_A_TOKEN, TextTokenizer, beginning
 
 LIMIT = 8  # tokens
 BUNDLED = CDEModel.from_pretrained("cde-mini", device="cpu").tokenizer
@@ -77,7 +77,7 @@ def test_a_plain_model_is_shown_what_it_reads(plain: ContextualEmbedder, piece: 
     text = "river " + 40_000 * piece
     long_enough = CHARACTERS_A_TOKEN * plain.context.identity.max_length
     assert len(text) > 2 * long_enough
-    with mock.patch("cde_rag.model.plain.sentence_transformer_torch.beginning", lambda text, _: text):
+    with mock.patch("cde_rag.models.plain.network.beginning", lambda text, _: text):
         expected, tokens = plain.embed_passages([text], None), plain.count_tokens([text])
     shown: list[int] = []
     model = plain.model._model  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.embedders import corpus_contexts as embedder_module
 from cde_rag.errors import ContextError, ContextMismatchError, ModelError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate
-from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag.models.one_way.network import DOCUMENT, QUERY
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
 CORPUS = [f"the {one} of the {other}" for one in WORDS[2:7] for other in WORDS[7:11]]
@@ -143,7 +143,7 @@ def test_prefixes_stand_before_texts(folder):
     context = Context.generic(model)
     expected = model.first_stage(["river"])
     network = load(folder).network
-    from cde_rag.model.torch_runner import pad
+    from cde_rag.models.runtimes.torch_runner import pad
 
     np.testing.assert_allclose(network.read(*pad([plain[1].ids])).numpy(), expected, atol=1e-6)
     assert dict(context.identity.prefixes) == {"query": "search_query: ", "document": "search_document: "}

@@ -21,14 +21,15 @@ from tiny import WORDS
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag.errors import ContextError, ModelError
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
-from cde_rag.model.runtimes import runtime_choice
-from cde_rag.model.runtimes.engines import CompiledGraphs
-from cde_rag.model.runtimes.two_way_runner import TwoWayGraphRunner
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_way import published, published_files
-from cde_rag.model.two_way.published_files import PublishedFiles
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.runtimes import runtime_choice
+from cde_rag.models.runtimes.engines import CompiledGraphs
+from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way import files as published_files
+from cde_rag.models.two_way import published
+from cde_rag.models.two_way.files import PublishedFiles
+from cde_rag.models.two_way.graph_runner import TwoWayGraphRunner
 from cde_rag.stores.faiss import FaissStore
 
 pytest.importorskip("onnx")
@@ -98,7 +99,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_a_query_has_a_graph_of_one_thread_and_a_batch_those_of_the_process(folders, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cde_rag.model.runtimes.two_way_runner.batch_threads", lambda: 7)
+    monkeypatch.setattr("cde_rag.models.two_way.graph_runner.batch_threads", lambda: 7)
     model = CDEModel.from_pretrained(folders["v1"], device="cpu", dtype="float32", runtime="onnx")
     embedder, asked = ContextualEmbedder.from_corpus(CORPUS[:2], model=model), list[tuple[str, int]]()
     monkeypatch.setattr(CompiledGraphs, "get", recording(asked))
@@ -299,7 +300,7 @@ class Forbidden:
 sys.meta_path.insert(0, Forbidden())
 warnings.simplefilter("ignore")
 from cde_rag import Collection, ContextualEmbedder, EmbedderOptions
-from cde_rag.model.two_way import published
+from cde_rag.models.two_way import published
 runtime, model, folder, backbone, sizes, attention = sys.argv[1:]
 published.BACKBONES[backbone] = eval(sizes)
 from cde_rag import CDEModel

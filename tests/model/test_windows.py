@@ -12,10 +12,11 @@ from tiny import WORDS, tiny_cde_model, tiny_network, tiny_tokenizer
 
 from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, TruncationWarning
-from cde_rag.model import CDEModel, checkpoints
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.windows import cut_into_windows, pool_windows
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.windows import cut_into_windows, pool_windows
 from cde_rag.stores.faiss import FaissStore
 
 CORPUS = [f"the river bank {word} and a delta of {other}" for word in WORDS for other in WORDS[:4]]
@@ -108,7 +109,7 @@ def test_order_and_batches_change_nothing(windowed: ContextualEmbedder, monkeypa
     np.testing.assert_allclose(windowed.embed_documents(texts[::-1])[::-1], expected, atol=2e-6)
     for text, vector in zip(texts, expected, strict=True):
         np.testing.assert_allclose(windowed.embed_documents([text])[0], vector, atol=2e-6)
-    monkeypatch.setattr("cde_rag.model.token_batches.TOKENIZED_AT_ONCE", 3)
+    monkeypatch.setattr("cde_rag.models.token_batches.TOKENIZED_AT_ONCE", 3)
     monkeypatch.setattr(windowed, "mini_batch_size", 2)
     np.testing.assert_allclose(windowed.embed_documents(texts), expected, atol=2e-6)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from cde_rag.errors import ModelError
-from cde_rag.model.checkpoints import quantise
-from cde_rag.model.pair.four_bits import pack
-from cde_rag.model.stored_tensors import SCALE, float_state
-from cde_rag.model.word_embeddings import WordEmbeddings, embedded
+from cde_rag.models.files.stored_tensors import SCALE, float_state
+from cde_rag.models.files.word_embeddings import WordEmbeddings, embedded
+from cde_rag.models.one_way.checkpoint import quantise
+from cde_rag.models.pair.checkpoint import pack
 
 NAME, ROWS, DIM = "embeddings.word.weight", 50, 64
 IDS = st.lists(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=9), min_size=1, max_size=5)

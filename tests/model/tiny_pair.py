@@ -4,11 +4,11 @@ import torch
 from tiny import tiny_network, tiny_tokenizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from cde_rag.model.pair.four_bits import pack, unpack
-from cde_rag.model.pair.pair_config import PairConfig
-from cde_rag.model.pair.pair_network import PairNetwork
-from cde_rag.model.pair.pair_tokenizer import PairTokenizer
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models.pair.checkpoint import pack, unpack
+from cde_rag.models.pair.config import PairConfig
+from cde_rag.models.pair.network import PairNetwork
+from cde_rag.models.pair.tokenizer import PairTokenizer
+from cde_rag.models.tokenizer import TextTokenizer
 
 
 def tiny_pieces() -> str:

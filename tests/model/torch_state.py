@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cde_rag.model.pair.four_bits import unpack
+from cde_rag.models.pair.checkpoint import unpack
 
 
 def torch_state(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:

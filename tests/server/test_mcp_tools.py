@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder
 from cde_rag.cli import app
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.server.mcp_tools import CollectionTools
 from cde_rag.server.text_limits import QUERY_CHARACTERS
 from cde_rag.stores.faiss import FaissStore

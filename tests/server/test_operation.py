@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder
 from cde_rag.cli import app
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.server import uvicorn_server
 from cde_rag.server.access import ApiKeys, check_bind, check_host
 from cde_rag.server.error_responses import RequestError

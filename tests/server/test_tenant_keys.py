@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from cde_rag import CDEError, Context, ContextualEmbedder, Record, Tenants
 from cde_rag.cli import app
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.registry import Registry
 from cde_rag.server.service import ServerOptions, Service

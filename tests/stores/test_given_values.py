@@ -21,7 +21,7 @@ from cde_rag.adoption.qdrant import adopt
 from cde_rag.collection.tenants import Tenants
 from cde_rag.errors import ContextMissingError, CorpusError, ModelError
 from cde_rag.indexing.canary import Canary
-from cde_rag.model.runtimes import runtime_choice
+from cde_rag.models.runtimes import runtime_choice
 from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore

@@ -22,7 +22,7 @@ from qdrant_client import QdrantClient
 from cde_rag import Collection, Context
 from cde_rag.collection.info import inspect, verify
 from cde_rag.errors import ContextFormatError, StoreError, StoreFormatError
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore

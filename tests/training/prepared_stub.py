@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from tiny import WORDS, tiny_tokenizer
 
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.data.prepared import Facts, Prepared
 from cde_rag_training.data.tokens import token_rows

@@ -11,7 +11,8 @@ from test_adaptation import records
 from tiny import tiny_network, tiny_tokenizer
 from training_run import Run, one_sentence
 
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.adapt import adaptation
 from cde_rag_training.cli.adapt import NOT_BETTER
 

@@ -11,7 +11,8 @@ from prepared_stub import stub_vectors
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.errors import ResumeError
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.records import Record
 from cde_rag_training.adapt import adaptation
 from cde_rag_training.adapt.adaptation import PLAN, REPORT, AdaptationConfig, adapt, recipe_of

@@ -5,7 +5,7 @@ import pytest
 from tiny import WORDS
 
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 from cde_rag_training.adapt.before_after import BeforeAfter, bm25_scores, compared, model_scores
 
 

@@ -9,7 +9,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 from tiny_run import MACHINE, config, phase, start_folder
 
 from cde_rag.context.siblings import siblings_by_position
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.corpora.batch_contexts import ContextConfig
 from cde_rag_training.corpora.corpus_batches import Corpora, CorporaConfig
 from cde_rag_training.corpora.granularity import GranularityConfig

@@ -15,11 +15,11 @@ from tiny_e5 import PIECES, SCORES, random_tensors, write_e5
 from tokenizers import Tokenizer
 
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.pair.four_bits import pack, unpack
-from cde_rag.model.pair.pair_network import PlainEncoder
-from cde_rag.model.torch_runner import pad
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.pair.checkpoint import pack, unpack
+from cde_rag.models.pair.network import PlainEncoder
+from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag_training.networks.e5_file import E5File
 
 TEXTS = ["the river bank", "a loan of the bank", "flooding water", "The water's flood (1999)"]

@@ -13,7 +13,7 @@ from prepared_stub import stub_pairs, stub_vectors
 from tiny import WORDS, tiny_tokenizer
 
 from cde_rag import CDEError
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP
 from cde_rag_training.data import steps
 from cde_rag_training.data.alternative_queries import KeywordQueries, without_parent

@@ -11,8 +11,9 @@ from cde_rag import Context, ContextualEmbedder
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import CorpusError, ModelError
-from cde_rag.model import CDEModel, checkpoints
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.networks.rotation import rotate_model, shared_axes
 from cde_rag_training.presets import preset
 

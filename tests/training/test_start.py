@@ -17,9 +17,10 @@ from cde_rag import Context, ContextualEmbedder
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import ModelError
-from cde_rag.model import CDEModel, checkpoints
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.surrogate import minilm_folder
 from cde_rag_training.config import DistillationConfig, StartConfig
 from cde_rag_training.loop.training import train

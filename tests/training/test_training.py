@@ -381,7 +381,7 @@ def test_settings_that_cannot_be_trained_with(work, tmp_path):
         train(work / "prepared", config(work / "start", phase(rates=rates)), tmp_path)
     (tmp_path / "other").mkdir()
     text = (work / "start" / "tokenizer.json").read_text().replace('"bank"', '"bang"')
-    from cde_rag.model import checkpoints
+    from cde_rag.models.one_way import checkpoint as checkpoints
 
     checkpoints.write(tmp_path / "other", tiny_network(), text)
     with pytest.raises(CorpusError, match="expected token ids of the start's tokenizer"):

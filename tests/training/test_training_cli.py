@@ -12,7 +12,8 @@ from tiny import tiny_network, tiny_tokenizer
 from training_run import Run, one_sentence
 from typer.testing import CliRunner
 
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.cli import app
 from cde_rag_training.cli.recipes import NAMES
 from cde_rag_training.clustering.surrogate import minilm

@@ -14,7 +14,7 @@ from prepared_stub import prepared_stub
 from test_training_cli import RECIPE
 from tiny import tiny_network, tiny_tokenizer
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 COMMAND = [sys.executable, "-m", "cde_rag_training", "train"]
 UPDATES = 60

@@ -19,10 +19,11 @@ from cde_rag import CDEModel, Context
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import ModelError
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.torch_runner import pad
-from cde_rag.model.two_way import published, published_state
+from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.torch_runner import pad
+from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way import checkpoint as two_way_checkpoint
+from cde_rag.models.two_way import published
 from cde_rag_training.config import AdaptersConfig, EvaluationConfig, RatesConfig, StartConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
 from cde_rag_training.loop.adapters import Adapters
@@ -155,7 +156,7 @@ def test_a_new_model_starts_from_a_backbone(tmp_path, name):
     (tmp_path / "backbone" / "tokenizer.json").write_text(tiny_tokenizer())
     chosen = StartConfig(model=str(tmp_path / "backbone"), name="new", context_size=8, max_length=32)
     network, _, new_first_stage = load_start(chosen, seed=0)
-    state = published_state.published_state(network.state_dict(), network.config)
+    state = two_way_checkpoint.published_state(network.state_dict(), network.config)
     assert not new_first_stage
     for key, value in tensors.items():
         inner = key.split(".", 1)[1]

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import torch
 
-from cde_rag.model.pair.four_bits import pack
+from cde_rag.models.pair.checkpoint import pack
 
 WORDS = ["▁the", "▁river", "▁bank", "▁loan", "▁water", "▁flood", "ing", "er", "▁query", "▁passage", "▁fluss", "▁河"]
 SIGNS = [chr(code) for code in range(33, 127)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tiny import tiny_network, tiny_tokenizer
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.config import (
     DistillationConfig,
     EvaluationConfig,

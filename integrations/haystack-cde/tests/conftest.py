@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny import tiny_network, tiny_tokenizer
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # before Haystack is imported: tests need no network
 

@@ -12,7 +12,7 @@ from cde_rag.context.cache import cache_or_warn, cached_context, cached_path
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextFormatError, ContextMissingError, ModelError
-from cde_rag.model.plain.function_model import FUNCTION
+from cde_rag.models.plain.function_model import FUNCTION
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient

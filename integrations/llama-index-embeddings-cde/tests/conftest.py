@@ -11,7 +11,7 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.embeddings.cde import CDEEmbedding
 from tiny import tiny_network, tiny_tokenizer
 
-from cde_rag.model import checkpoints
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"
 os.environ["CDE_RAG_RUNTIME"] = "torch"  # nothing is measured, and no cache is written

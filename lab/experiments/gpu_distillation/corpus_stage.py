@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from cde_rag.model.context_path import sibling_weight
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.one_way.context_path import sibling_weight
+from cde_rag.models.one_way.network import TwoStage
 from lab.experiments.gpu_distillation.stage_material import StageMaterial
 from lab.experiments.gpu_distillation.token_rows import (
     Siblings,

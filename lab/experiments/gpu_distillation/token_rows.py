@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from cde_rag.model.batching import padded
-from cde_rag.model.context_path import PreparedContext
-from cde_rag.model.roles import DOCUMENT, QUERY
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.batching import padded
+from cde_rag.models.model import DOCUMENT, QUERY
+from cde_rag.models.one_way.context_path import PreparedContext
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.tokenizer import TextTokenizer
 
 LENGTH: Final = 256  # tokens that teacher and student read
 FIRST_LENGTH: Final = 128  # tokens that the first stage reads

@@ -15,8 +15,8 @@ from cde_rag._validation import digest
 from cde_rag.context.file_format import canonical_json
 from cde_rag.errors import ResumeError
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.model import CDEModel
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models import CDEModel
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.adapt.before_after import BeforeAfter, Scores, bm25_scores, compared, minilm_scores, model_scores
 from cde_rag_training.adapt.corpus_pairs import to_pairs
 from cde_rag_training.adapt.material import Material

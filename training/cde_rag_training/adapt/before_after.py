@@ -16,7 +16,7 @@ from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import score
 from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag.evaluation.report import MAIN_METRIC
-from cde_rag.model import CDEModel
+from cde_rag.models import CDEModel
 
 Scores = Float64[np.ndarray, " queries"]
 

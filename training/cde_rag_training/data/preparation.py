@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP, ClusterConfig, cluster_pairs, reduced, unit
 from cde_rag_training.clustering.surrogate import Surrogate, cached
 from cde_rag_training.data.array_folder import open_array, seal

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from cde_rag.model.batching import length_buckets
+from cde_rag.models.batching import length_buckets
 from cde_rag_training.config import DistillationConfig
 from cde_rag_training.loop.optimiser import Optimiser, ParameterGroup
 from cde_rag_training.loop.state import RunProgress, State, StateFile

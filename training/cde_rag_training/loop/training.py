@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 from cde_rag._files import given_path, write_durably
 from cde_rag.errors import CorpusError
-from cde_rag.model import checkpoints
-from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way import checkpoint
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.two_way import checkpoint
 from cde_rag.stores.files import locked
 from cde_rag_training.config import PhaseConfig, TrainingConfig
 from cde_rag_training.corpora.filtering import warn_of_start_model

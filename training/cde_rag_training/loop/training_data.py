@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cde_rag._files import user_path
 from cde_rag.errors import CorpusError
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.surrogate import Surrogate, minilm
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.data.preparation import PrepareConfig, prepare

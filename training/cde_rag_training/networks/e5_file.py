@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from torch import Tensor
 
 from cde_rag.errors import ModelError
-from cde_rag.model.pair import four_bits
+from cde_rag.models.pair import checkpoint as pair_checkpoint
 
 MAGIC = 4  # bytes before the header, and as many for the version
 TOKENIZED_AT_ONCE = 4096  # texts
@@ -89,9 +89,9 @@ class E5File:
     def matrix(self, name: str) -> Float[Tensor, "rows {self.dim}"]:
         """A tensor of 4-bit blocks as float32, in rows of `dim` entries."""
         offset, size = self.tensors[name]
-        blocks = np.frombuffer(self.content, np.uint8, size, offset).reshape(-1, self.dim // four_bits.BLOCK, 18)
+        blocks = np.frombuffer(self.content, np.uint8, size, offset).reshape(-1, self.dim // pair_checkpoint.BLOCK, 18)
         scales = torch.from_numpy(blocks[..., :2].copy().view(np.float16)[..., 0].copy())
-        return four_bits.unpack(torch.from_numpy(blocks[..., 2:].copy()).flatten(1), scales)
+        return pair_checkpoint.unpack(torch.from_numpy(blocks[..., 2:].copy()).flatten(1), scales)
 
     def vector(self, name: str) -> Float[Tensor, " entries"]:
         """A tensor of float32 numbers."""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way import checkpoint
-from cde_rag.model.two_way.network import TwoWay
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way import checkpoint
+from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.config import StartConfig
 from cde_rag_training.networks.start import load_start, trainable
 

@@ -11,11 +11,12 @@ from jaxtyping import Float32
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError, ModelError
-from cde_rag.model import CDEModel, checkpoints
-from cde_rag.model.pair import pair_checkpoint
-from cde_rag.model.pair.pair_config import PairConfig
-from cde_rag.model.pair.pair_network import PairNetwork
-from cde_rag.model.pair.pair_tokenizer import PairTokenizer
+from cde_rag.models import CDEModel
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.pair import checkpoint as pair_checkpoint
+from cde_rag.models.pair.config import PairConfig
+from cde_rag.models.pair.network import PairNetwork
+from cde_rag.models.pair.tokenizer import PairTokenizer
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.networks.e5_file import E5File
 from cde_rag_training.networks.rotation import shared_axes

@@ -10,11 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cde_rag.errors import CorpusError, ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.two_stage import TwoStage
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.networks.stages import OneWayStages
 

@@ -11,14 +11,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cde_rag.errors import ModelError
-from cde_rag.model.batching import length_buckets
-from cde_rag.model.cde_model import native_dtype
-from cde_rag.model.context_path import PreparedContext
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.torch_runner import pad
-from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way.network import PreparedTokens, TwoWay
+from cde_rag.models.batching import length_buckets
+from cde_rag.models.cde_model import native_dtype
+from cde_rag.models.one_way.context_path import PreparedContext
+from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
+from cde_rag.models.runtimes.torch_runner import pad
+from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way.network import PreparedTokens, TwoWay
 
 
 class TextBatch(NamedTuple):

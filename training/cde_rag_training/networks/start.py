@@ -10,19 +10,19 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.config import ModelConfig
-from cde_rag.model.loading import ModelSource
-from cde_rag.model.names import ModelName
-from cde_rag.model.pair.pair_network import PairNetwork
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way import published, published_state
-from cde_rag.model.two_way.config import MODERN_BERT, TwoWayConfig
-from cde_rag.model.two_way.network import TwoWay
-from cde_rag.model.two_way.published_files import PREFIX_END
-from cde_rag.model.two_way.tensor_files import read_tensors
-from cde_rag.model.weights import read_json, weight_files
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.files.weights import read_json, weight_files
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.pair.network import PairNetwork
+from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way import checkpoint as two_way_checkpoint
+from cde_rag.models.two_way import published
+from cde_rag.models.two_way.config import MODERN_BERT, TwoWayConfig
+from cde_rag.models.two_way.files import PREFIX_END, read_tensors
+from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.clustering.surrogate import minilm_folder
 from cde_rag_training.config import StartConfig
 
@@ -152,7 +152,7 @@ def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartC
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = TwoWay(model, prefix_end=tokenizer.first_id(PREFIX_END))
-        state = published_state.published_state(network.state_dict(), model)
+        state = two_way_checkpoint.published_state(network.state_dict(), model)
         places = ("first_stage_model.embedder.", "second_stage_model.backbone.")
         wanted = {name.removeprefix(place) for place in places for name in state if name.startswith(place)}
         if missing := sorted(wanted - tensors.keys()):
@@ -160,7 +160,7 @@ def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartC
             continue
         state |= {f"{place}{name}": tensors[name] for place in places for name in wanted}
         try:
-            network.load_state_dict(published_state.own_state(state, model))
+            network.load_state_dict(two_way_checkpoint.own_state(state, model))
         except ModelError as error:
             errors.append(str(error))
             continue

@@ -24,7 +24,7 @@ def rows(path: Path, count: int) -> list[dict[str, str]]:
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_the_same_top_ten(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # in bfloat16 texts that are nearly as near change places with the batches that they are embedded in
-    monkeypatch.setattr("cde_rag.model.cde_model.native_dtype", lambda device: "float32")
+    monkeypatch.setattr("cde_rag.models.cde_model.native_dtype", lambda device: "float32")
     papers = rows(shared_data / "eval/scifact/corpus.jsonl.gz", PAPERS)
     claims = [row["text"] for row in rows(shared_data / "eval/scifact/queries.jsonl.gz", CLAIMS)]
     texts = [f"{paper['title']} {paper['text']}" for paper in papers]

@@ -24,7 +24,7 @@ from cde_rag._files import user_path
 from cde_rag._validation import unknown_keyword
 from cde_rag.context.cache import cached_context
 from cde_rag.errors import ContextMismatchError, ContextMissingError
-from cde_rag.model.model import Model
+from cde_rag.models.model import Model
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient

@@ -14,7 +14,7 @@ from typing_extensions import Self
 from cde_rag import Context, ContextualEmbedder
 from cde_rag._validation import digest
 from cde_rag.errors import ContextMissingError, ContextReusedWarning, PartialContextWarning, warn_user
-from cde_rag.model.plain.fixed_texts import FIXED_DIGESTS
+from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS
 
 
 class FittedEmbedding(BoundEmbedding):

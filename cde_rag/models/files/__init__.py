@@ -1,0 +1,1 @@
+"""Files of models: found by name, checked and read."""

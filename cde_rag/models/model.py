@@ -1,0 +1,164 @@
+"""Model: the port of all families of models. With a Context it is a vector space, see `ContextualEmbedder`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from cde_rag.context.context import Context
+from cde_rag.context.identity import ModelIdentity
+from cde_rag.errors import ModelError, TruncationWarning, warn_user
+from cde_rag.models.files.vector_cache import PlainVectors
+
+QUERY: Final = 0  # rows of the second stage's `roles`
+DOCUMENT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Embeddings, with flags for truncated texts.
+
+    Attributes:
+        vectors: Unit norm; row i belongs to text i.
+        truncated: True for texts that exceeded the model's token limit.
+    """
+
+    vectors: Float32[np.ndarray, "texts dim"]
+    truncated: Bool[np.ndarray, " texts"]
+
+
+def warn_truncated(truncated: Bool[np.ndarray, " texts"], identity: ModelIdentity) -> None:
+    """Warn of texts that exceed a model's token limit, with their number."""
+    if count := int(truncated.sum()):
+        warn_user(
+            f"{count} of {len(truncated)} texts exceed the limit of {identity.max_length} tokens of {identity.name} "
+            "and were truncated. Split long documents.",
+            TruncationWarning,
+        )
+
+
+class Model(ABC):
+    """A model of any family on one device: texts, siblings and a Context in, unit vectors out. Thread-safe.
+
+    Attributes:
+        identity: Properties that determine the vector space.
+        runtime: "torch", "openvino" or "onnx"; "function" for a user's function.
+        dtype: Dtype of the layers.
+        device: Device of the computation, such as "cpu"; None if it is unknown.
+        given_dtype: Dtype as it was given; None if it was chosen.
+        given_runtime: Runtime as it was given; None if it was chosen.
+        folder: Folder of its files; None if it was not read from files.
+        in_workers: True if workers of a pool can load the model by its name or folder.
+        context_size: Context documents that a Context has to have, repeated ones included; None if any number will do.
+        max_siblings: Siblings that are read with a document, at most; 0 if the model reads none.
+        has_null: True if the model does without a corpus, in the null context.
+        late_chunks: True if chunks can be read together, see `ContextualEmbedder.embed_chunks`.
+        vectors: Where the plain vectors of texts are kept; None if they are not kept.
+    """
+
+    identity: ModelIdentity
+    runtime: str
+    dtype: str
+    device: str | None = None
+    given_dtype: str | None = None
+    given_runtime: str | None = None
+    folder: Path | None = None
+    in_workers: bool = False
+    context_size: int | None = None
+    max_siblings: int = 0
+    has_null: bool = True
+    late_chunks: bool = False
+    vectors: PlainVectors | None = None
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.identity.dim
+
+    @property
+    def fixed(self) -> tuple[Sequence[str], Float32[np.ndarray, "fixed dim"]]:
+        """Texts whose vectors every Context of the model holds, by which it is known again; none for most models."""
+        return (), np.empty((0, self.dim), np.float32)
+
+    def known(self, context: Context) -> "Model":
+        """Return the model under the identity that it has in a Context of an earlier run.
+
+        Raises:
+            ContextMismatchError: The Context was made by another model; here, if `prepare` does not compare them.
+        """
+        del context
+        return self
+
+    def keeping(self, vectors: PlainVectors | None) -> "Model":
+        """Return the model with another place for plain vectors; as it is, if its vectors depend on their Context."""
+        del vectors
+        return self
+
+    @abstractmethod
+    def first_stage(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+        """Embed each text by itself, as a row of a Context.
+
+        Raises:
+            CorpusError: A text is blank or holds a lone surrogate.
+        """
+
+    @abstractmethod
+    def prepare(self, context: Context) -> Any:
+        """Compute the input of `embed` from a Context, once per Context.
+
+        Raises:
+            ContextError: The model needs another number of context documents, or has no null context.
+            ContextMismatchError: The context was made by other weights, another tokenizer or other settings.
+        """
+
+    @abstractmethod
+    def embed(
+        self,
+        texts: Sequence[str],
+        role: int,
+        prepared: Any,
+        siblings: Sequence[Sequence[str]] | None,
+        *,
+        windows: bool,
+        mini_batch_size: int,
+        progress: bool = False,
+    ) -> Embedded:
+        """Embed texts.
+
+        Args:
+            texts: Texts.
+            role: `roles.QUERY` or `roles.DOCUMENT`.
+            prepared: Result of `prepare`.
+            siblings: For each text the texts of its siblings, at most `max_siblings`; None where no text has any.
+            windows: Read texts longer than the model's limit in windows; else they are cut.
+            mini_batch_size: Texts per forward pass.
+            progress: Show a bar on stderr.
+
+        Raises:
+            CorpusError: A text is blank, holds a lone surrogate or has no word that the model knows.
+            ModelError: Siblings for a model that reads none; or a user's function returns other than vectors.
+        """
+
+    def embed_chunks(
+        self, documents: Sequence[Sequence[str]], prepared: Any, sibling_rule: int, *, mini_batch_size: int
+    ) -> Embedded:
+        """Embed the chunks of documents in their order, read together; see `ContextualEmbedder.embed_chunks`.
+
+        Raises:
+            CorpusError: A chunk is blank or holds a lone surrogate, or a document has no chunk.
+            MissingExtraError: torch is not installed.
+            ModelError: The model cannot do so, or runs without torch.
+        """
+        del documents, prepared, sibling_rule, mini_batch_size
+        raise ModelError(
+            f"{self.identity.name} cannot pool chunks of one text: only one-way models do, such as cde-mini-1. Give "
+            "embed_documents the parents of the chunks."
+        )
+
+    @abstractmethod
+    def count_tokens(self, texts: Sequence[str], *, windows: bool) -> int:
+        """Count the tokens of all texts as they are read, prefixes and special tokens included."""

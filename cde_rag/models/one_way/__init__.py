@@ -1,0 +1,1 @@
+"""One-way models: the second stage attends to the context, which never attends to a text."""

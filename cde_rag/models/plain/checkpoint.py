@@ -1,0 +1,202 @@
+"""Files of sentence-transformers models: found and hashed; safetensors only, and no code of their own."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from cde_rag._files import file_sha256, read_file, user_path, written
+from cde_rag.context.file_format import canonical_json
+from cde_rag.context.identity import PLAIN, ModelIdentity
+from cde_rag.errors import ModelError, require
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.files.weights import PICKLES
+
+UNLIMITED = 0  # its max_length where texts are never cut
+EXTRA = "interop"
+MODULES = "modules.json"
+DOWNLOADED = ("*.json", "*.model", "*.safetensors", "*.txt")
+# What determines vectors, and is in every copy that works: a cache may lack the other files of a repository.
+READ = re.compile(
+    r".*\.safetensors|.*\.index\.json|.*(?<!data_)(?<!generation_)config\.json"
+    r"|(added_tokens|config_sentence_transformers|modules|special_tokens_map|tokenizer)\.json"
+)
+VOCABULARY = re.compile(r"vocab\.(json|txt)|merges\.txt|.*\.model")  # read where there is no tokenizer.json
+ADAPTER = "adapter_config.json"  # of weights whose base is elsewhere
+TOKENIZER_ELSEWHERE = "tokenizer_name_or_path"  # a setting of a module
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what models call the prompt of a document
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Files of a SentenceTransformer that determine its vectors, with their digests.
+
+    Attributes:
+        folder: Folder of the model.
+        name: Exact name for later loading.
+        digests: sha256 of each file, hex, by its path in the folder.
+        written: State of each file before it was hashed, by `cde_rag._files.written`.
+    """
+
+    folder: Path
+    name: str
+    digests: Mapping[str, str]
+    written: Sequence[tuple[int, int, int, int]]
+
+    @classmethod
+    def find(cls, name: str) -> "ModelFiles":
+        """Find a model by its folder or hub id, and hash its files.
+
+        Args:
+            name: A folder or a hub id, with `@revision` if need be.
+
+        Raises:
+            MissingExtraError: It is a hub id, and the extra `interop` is not installed.
+            ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, or needs files of
+                another folder.
+        """
+        folder, exact = _resolve(name)
+        files = _files(folder)
+        before = [written(path) for path in files]
+        return cls(folder, exact, {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}, before)
+
+    def content(self, path: str) -> bytes:
+        """Read a file.
+
+        Args:
+            path: One of the paths in `digests`.
+
+        Raises:
+            ModelError: It is not the file that was hashed.
+        """
+        found = read_file(self.folder / path)
+        if hashlib.sha256(found).hexdigest() != self.digests[path]:
+            raise self._changed()
+        return found
+
+    def check_unchanged(self) -> None:
+        """Check that no file was written since they were found.
+
+        Raises:
+            ModelError: One was.
+        """
+        if [written(self.folder / path) for path in self.digests] != self.written:
+            raise self._changed()
+
+    def identity(
+        self, *, prompts: Mapping[str, str], prefixes: Mapping[str, str] | None, max_length: int, dim: int
+    ) -> ModelIdentity:
+        """Return the identity that determines the vectors: all files of the model, its prefixes and its length.
+
+        Args:
+            prompts: The model's own prompts, by name.
+            prefixes: For "query" and "document"; by default the model's own prompts.
+            max_length: Maximum tokens of a text; `UNLIMITED` if texts are never cut.
+            dim: Length of an embedding.
+        """
+        tokenizer = {path: digest for path, digest in self.digests.items() if _of_tokenizer(path)}
+        weights = {path: digest for path, digest in self.digests.items() if path not in tokenizer}
+        if prefixes is None:
+            document = next((prompts[each] for each in DOCUMENT_PROMPTS if prompts.get(each)), "")
+            prefixes = {"query": prompts.get("query", ""), "document": document}
+        return ModelIdentity(
+            name=self.name,
+            weights_sha256=hashlib.sha256(canonical_json(weights).encode()).hexdigest(),
+            tokenizer_sha256=hashlib.sha256(canonical_json(tokenizer).encode()).hexdigest(),
+            attention=PLAIN,
+            semantics="sentence-transformers",
+            roles="prefix",
+            prefixes=dict(prefixes),
+            max_length=max_length,
+            pooling=MODULES,
+            normalisation="unit",
+            dim=dim,
+        )
+
+    def _changed(self) -> ModelError:
+        return ModelError(f"{self.folder} was written while it was read. Load it again.")
+
+
+def check_shortened(max_length: int, own: int | None) -> None:
+    """Check the number of tokens that a model is to read.
+
+    Raises:
+        ModelError: It is not from 1 to the model's own.
+    """
+    if max_length < 1 or not own or max_length > own:
+        raise ModelError(f"Expected a max_length from 1 to the model's own, {own}, found {max_length}.")
+
+
+def _resolve(name: str) -> tuple[Path, str]:
+    """Return the folder of a model, downloaded if necessary, and its exact name for later loading."""
+    folder = user_path(name)
+    if folder.is_dir():
+        return folder, str(folder.resolve())
+    parsed = ModelName.parse(name)
+    if not parsed.is_hub_id or parsed.has_options:
+        raise ModelError(f"Expected a folder of a SentenceTransformer or a hub id of one, found {name!r}.")
+    download: Any = require("huggingface_hub", EXTRA).snapshot_download
+    errors: Any = require("huggingface_hub.errors", EXTRA)
+    try:
+        cached = Path(download(parsed.base, revision=parsed.revision, allow_patterns=list(DOWNLOADED)))
+    except (errors.HTTPError, errors.HFValidationError, OSError) as error:
+        raise ModelError(
+            f"{name} is neither a folder, nor in the cache, nor on the hub as far as it can be reached: {error}"
+        ) from error
+    return cached, str(replace(parsed, revision=cached.name))
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files that determine the vectors: the model's own and those of its modules."""
+    place = folder / MODULES
+    try:
+        parts = [Path(str(module["path"])) for module in json.loads(read_file(place))]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelError(f"Expected the modules of a SentenceTransformer at {place}, found: {error!r}.") from error
+    if outside := [str(part) for part in parts if part.is_absolute() or ".." in part.parts]:
+        raise ModelError(f"{place}: expected modules inside the folder, found {', '.join(outside)}.")
+    inner = [path for part in parts if part != Path() for path in (folder / part).rglob("*")]
+    entries = sorted({*folder.iterdir(), *inner})
+    found = [path for path in entries if path.is_file()]
+    if other := [path.name for path in entries if path.exists() and not (path.is_file() or path.is_dir())]:
+        raise ModelError(f"{folder}: {other[0]} is a FIFO, a socket or a device, and no file. Remove it.")
+    if elsewhere := [path.name for path in found if _leads_elsewhere(path)]:
+        raise ModelError(
+            f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base "
+            "or a tokenizer elsewhere that could change unnoticed. Merge an adapter into its base (merge_and_unload), "
+            "and save the merged model with save_pretrained."
+        )
+    safe = {path.parent for path in found if path.suffix == ".safetensors"}
+    pickles = [path for path in found if path.suffix in PICKLES and path.parent not in safe]
+    if not safe or pickles:
+        raise ModelError(
+            f"{folder}: expected weights as safetensors, found {', '.join(path.name for path in pickles) or 'none'}. "
+            "Pickle files can run code when they are read; save the model anew with save_pretrained."
+        )
+    fast = {path.parent for path in found if path.name == "tokenizer.json"}
+    return [
+        path
+        for path in found
+        if READ.fullmatch(path.name) or (VOCABULARY.fullmatch(path.name) and path.parent not in fast)
+    ]
+
+
+def _leads_elsewhere(path: Path) -> bool:
+    """Return True if a model with this file loads other folders, too."""
+    if path.name == ADAPTER:
+        return True
+    if not (path.name.startswith("sentence_") and path.suffix == ".json"):
+        return False
+    try:
+        settings: Any = json.loads(read_file(path))
+    except (ValueError, RecursionError):  # sentence-transformers says what is wrong
+        return False
+    return isinstance(settings, dict) and bool(cast(dict[str, Any], settings).get(TOKENIZER_ELSEWHERE))
+
+
+def _of_tokenizer(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return "token" in name or VOCABULARY.fullmatch(name) is not None

@@ -1,0 +1,124 @@
+"""Sentence-transformers models run by sentence-transformers itself, in torch."""
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from cde_rag.errors import ModelError, require
+from cde_rag.models.batching import length_buckets
+from cde_rag.models.plain.checkpoint import EXTRA, UNLIMITED, ModelFiles, check_shortened
+from cde_rag.models.plain.text_model import ReadText
+from cde_rag.models.runtimes.threads import batch_threads, limited_threads
+from cde_rag.models.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
+
+
+@contextmanager
+def no_bars() -> Generator[None, None, None]:
+    """Load a model of transformers without its bar on stderr, "Loading weights: 100%"."""
+    logging: Any = require("transformers.utils.logging", EXTRA)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+class TorchTextModel:
+    """A SentenceTransformer of any architecture; see `TextModel`.
+
+    Args:
+        files: Files of the model.
+        max_length: Maximum tokens of a text; by default the model's own.
+        device: Such as "cpu"; by default CUDA if available.
+        dtype: "float32", "bfloat16" or "float16"; as sentence-transformers loads it by default.
+
+    Attributes:
+        model: The SentenceTransformer.
+        max_length: Maximum tokens of a text; `UNLIMITED` if texts are never cut.
+
+    Raises:
+        MissingExtraError: The extra `interop` is not installed.
+        ModelError: sentence-transformers cannot load it, a file was written meanwhile, or it reads fewer tokens.
+    """
+
+    def __init__(self, files: ModelFiles, *, max_length: int | None, device: str | None, dtype: str | None) -> None:
+        sentence_transformers: Any = require("sentence_transformers", EXTRA)
+        try:
+            with no_bars():
+                model = sentence_transformers.SentenceTransformer(
+                    str(files.folder), device=device, local_files_only=True
+                )
+        except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+            raise ModelError(f"{files.folder}: sentence-transformers cannot load it: {error}") from error
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.device.type == "cpu":
+                tensor.data = tensor.data.clone()  # whoever writes the files changes what is mapped
+        files.check_unchanged()
+        if max_length is not None:
+            check_shortened(max_length, model.max_seq_length)
+            model.max_seq_length = max_length
+        self.model = model if dtype is None else model.to(getattr(require("torch", "torch"), dtype))
+        self.runtime, self.device = "torch", str(model.device)
+        self.dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")
+        length, tokenizer = model.max_seq_length, model.tokenizer
+        self.max_length = int(length) if length and np.isfinite(length) else UNLIMITED
+        static = isinstance(tokenizer, Tokenizer)
+        self.has_offsets = static or bool(tokenizer.is_fast)
+        self.special_tokens = int(
+            tokenizer.num_special_tokens_to_add(is_pair=False)
+            if static
+            else tokenizer.num_special_tokens_to_add(pair=False)
+        )
+        self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
+
+    def lengths(self, texts: Sequence[str], prefix: str) -> list[int]:
+        """Count the tokens of each text without truncation, prefix and special tokens included."""
+        tokenizer, given = self.model.tokenizer, [prefix + text for text in texts]
+        if isinstance(tokenizer, Tokenizer):  # of static vectors
+            return [len(encoding.ids) for encoding in tokenizer.encode_batch(given)]
+        with self._encoding:
+            return [len(ids) for ids in tokenizer(given, truncation=False, padding=False, verbose=False)["input_ids"]]
+
+    def read(self, texts: Sequence[str], prefix: str) -> list[ReadText]:
+        """Cut texts well beyond the token limit, and count their tokens."""
+        limit = self.max_length
+        if not limit:
+            return [ReadText(text, 0) for text in texts]
+        shown = [beginning(text, CHARACTERS_A_TOKEN * limit) for text in texts]
+        lengths = self.lengths(shown, prefix)
+        for place, text in enumerate(texts):
+            if len(shown[place]) < len(text) and lengths[place] <= limit + MARGIN:  # mostly of what is no token
+                shown[place] = text
+                (lengths[place],) = self.lengths([text], prefix)
+        return [ReadText(text, length) for text, length in zip(shown, lengths, strict=True)]
+
+    def reach(self, text: str, tokens: int) -> int:
+        """Return the number of characters of a text that its first tokens take, special tokens apart."""
+        with self._encoding:
+            given = self.model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        offsets = given["offset_mapping"]
+        return int(offsets[tokens - 1][1]) if len(offsets) > tokens else len(text)
+
+    def embed(
+        self, texts: Sequence[ReadText], *, role: str, prefix: str, batch_size: int, progress: bool
+    ) -> Float32[np.ndarray, "texts dim"]:
+        """Embed texts as `encode_query` or `encode_document` does."""
+        encode = self.model.encode_query if role == "query" else self.model.encode_document
+        threads = 1 if role == "query" and len(texts) == 1 else batch_threads()
+        vectors = np.empty((len(texts), self.model.get_embedding_dimension()), dtype=np.float32)
+        with tqdm(total=len(texts), unit="text", disable=not progress) as bar:
+            for bucket in length_buckets([text.tokens or len(text.content) for text in texts], batch_size):
+                shown = [texts[place].content for place in bucket]
+                with self._encoding, limited_threads(threads):  # one batch: others that use the model take turns
+                    vectors[bucket] = encode(shown, prompt=prefix, batch_size=batch_size, show_progress_bar=False)
+                bar.update(len(bucket))
+        return vectors
