@@ -110,7 +110,7 @@ def test_an_unchanged_folder_is_compared_without_reading_rows_twice(docs: Path, 
         papers.add_records(reader(docs))
         read: list[int] = []
         for records in (list(reader(docs)), reader(docs)):
-            with mock.patch.object(FaissStore, "scroll", autospec=True, side_effect=FaissStore.scroll) as scroll:
+            with mock.patch.object(StoreCalls, "scroll", autospec=True, side_effect=StoreCalls.scroll) as scroll:
                 papers.add_records(records)
             asked = [call.kwargs["where"] for call in scroll.call_args_list]
             read.append(sum(papers.count(where) for where in asked if "folder" not in where))
