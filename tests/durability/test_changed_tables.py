@@ -108,6 +108,7 @@ def test_changed_tables_give_our_errors(
     tell(f"{len(drawn)} changes of tables and columns; {errors} calls ended with an error, each with one of ours")
 
 
+@pytest.mark.usefixtures("unchecked")  # a check of the type of a session reads its manifest
 @pytest.mark.parametrize(
     ("change", "message"),
     [

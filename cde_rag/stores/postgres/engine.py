@@ -63,7 +63,7 @@ class PgSession:
     def manifest(self) -> PgManifest:
         """Manifest, read once until this session changes it."""
         if self._manifest is None:
-            self._manifest = self._engine.checked(self.tables.manifest())
+            self._manifest = self.tables.manifest()
         return self._manifest
 
     @property
@@ -342,11 +342,11 @@ class PgEngine:
             found = self.database.glance(lambda tables: (work(_Glance(self, tables, known)),))
             if found is not None:
                 return found[0]
-        return self.database.read(lambda tables: work(PgSession(self, tables)))
+        return self.database.read(lambda tables: work(self._session(tables)))
 
     def write(self, work: Callable[[PgSession], Result]) -> Result:
         """Call a function in one transaction, which excludes other writers."""
-        return self.database.write(lambda tables: work(PgSession(self, tables)))
+        return self.database.write(lambda tables: work(self._session(tables)))
 
     @contextmanager
     def lease(self) -> Generator[tuple[int, str | None], None, None]:
@@ -379,34 +379,29 @@ class PgEngine:
 
     def reindex(self, index: PgIndex) -> None:
         """Change the index of a collection, as `PgSession.reindex`."""
-        self.write(lambda session: session.reindex(index))
+        self.database.write(lambda tables: PgSession(self, tables).reindex(index))
         self._index, self._confirmed = index, True
 
     def close(self) -> None:
         """Close all connections; later calls open others."""
         self.database.close()
 
-    def checked(self, manifest: PgManifest) -> PgManifest:
-        """Return the manifest of the collection, unless another index was asked for when it was opened.
-
-        Raises:
-            StoreError: It has another index.
-        """
-        if not self._confirmed:
-            found = PgIndex.of(manifest)
-            if found != self._index:
-                raise StoreError(
-                    f"{self}: expected a collection with {self._index}, found one with {found}. Leave index and "
-                    "quantization out to open it, or change its index with reindex(…)."
-                )
-            self._confirmed = True
-        return manifest
-
     def note(self, manifest: PgManifest, made: Plan, state: str) -> None:
         """Keep a manifest, the plan of a search and its state, for later ones that are alike."""
         known = self._known
         others = known.plans if known is not None and known.manifest == manifest else dict[int, tuple[Plan, str]]()
         self._known = _Known(manifest, {**others, made.generation: (made, state)})
+
+    def _session(self, tables: PgTables) -> PgSession:
+        """Return a session, unless the collection has another index than the one that it is opened with."""
+        session = PgSession(self, tables)
+        if not self._confirmed and (found := PgIndex.of(session.manifest)) != self._index:
+            raise StoreError(
+                f"{self}: expected a collection with {self._index}, found one with {found}. Leave index and "
+                "quantization out to open it, or change its index with reindex(…)."
+            )
+        self._confirmed = True
+        return session
 
     def __str__(self) -> str:
         return self.database.where  # in errors

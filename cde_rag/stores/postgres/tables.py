@@ -64,7 +64,7 @@ _DIALECT: Final = Dialect(
 
 @dataclass(frozen=True, slots=True)
 class PgManifest(StoredManifest[GenerationRow]):
-    """The manifest's row and the generations; equal where searches by vectors are the same.
+    """The manifest's row and the generations; equal where searches are the same.
 
     Attributes:
         format: Format of the tables.
