@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-all demo test test-long docs mutations torture train-tiny flat-memory links lint clean
+.PHONY: help setup setup-all demo test test-lab test-long docs mutations torture train-tiny flat-memory links lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: lint ## lint, then run all tests
 	@echo "tests: pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
+test-lab: $(READY) ## the tests of the laboratory (lab/); before each release
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest lab/tests --numprocesses auto --maxprocesses 4 --dist worksteal
+
 test-long: $(READY) ## the tests that embed thousands of texts, some minutes each
 	@$(BIN)/python -m pytest -m long
 
@@ -41,10 +44,10 @@ torture: $(READY) ## the long durability run (some hours; started again, it cont
 	@$(BIN)/python tests/durability/torture.py --seed $(or $(SEED),0)
 
 train-tiny: $(READY) ## train a real tiny model with three seeds, and see whether it learns (needs ../shared/data)
-	@$(BIN)/python benchmarks/train_tiny.py
+	@$(BIN)/python lab/benchmarks/train_tiny.py
 
 flat-memory: $(READY) ## whether the server's memory stays flat in half an hour of mixed load; before each release
-	@$(BIN)/python benchmarks/flat_memory.py
+	@$(BIN)/python lab/benchmarks/flat_memory.py
 
 docs: $(READY) ## execute the notebooks that changed (the one that trains takes ten minutes) and build the site into build/site
 	@$(BIN)/python docs/hooks/notebooks.py

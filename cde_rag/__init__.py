@@ -1,139 +1,107 @@
 """Contextual document embeddings: a document's vector depends on its corpus.
 
-Everything here is loaded on first use: `import cde_rag` itself reads no model, no torch and no store.
+Everything here is loaded on first use: `import cde_rag` itself reads no model, no torch and no store. Errors are in
+`cde_rag.errors`, classes of results where they are made.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
 from cde_rag._version import __version__ as __version__
-from cde_rag.errors import (
-    CanaryError,
-    CDEError,
-    CDEWarning,
-    ContextError,
-    ContextFormatError,
-    ContextMismatchError,
-    ContextMissingError,
-    ContextReusedWarning,
-    CorpusError,
-    FilterError,
-    MissingExtraError,
-    ModelError,
-    PartialContextWarning,
-    PoolError,
-    ResumeError,
-    SmallContextWarning,
-    StoreError,
-    StoreFormatError,
-    TenantError,
-    TruncationWarning,
-    UnknownFieldWarning,
-)
+from cde_rag.errors import CDEError, CDEWarning, warn_of_old_name
 
 if TYPE_CHECKING:
-    from cde_rag.collection.collection import Collection, recontextualize
-    from cde_rag.collection.info import Inspection
+    from cde_rag.collection.collection import Collection
     from cde_rag.collection.tenants import Tenants
     from cde_rag.context.context import Context
-    from cde_rag.embedders.arithmetic import ArithmeticEmbedder
     from cde_rag.embedders.contextual import ContextualEmbedder
     from cde_rag.embedders.function import FunctionEmbedder
     from cde_rag.embedders.process_pool import ProcessPool
     from cde_rag.embedders.protocol import EmbedderOptions
     from cde_rag.embedders.sentence_transformer import PlainEmbedder
     from cde_rag.evaluation import evaluate
-    from cde_rag.indexing.backfill import Recontextualization
     from cde_rag.indexing.canary import Canary
-    from cde_rag.indexing.drift import Drift
-    from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.model import CDEModel
-    from cde_rag.search.grouping import Group, ParentHit
-    from cde_rag.search.searcher import Searcher
-    from cde_rag.stores.base import Damage, Hit, Record
+    from cde_rag.records import Hit, Record
 
 __all__ = [
-    "AddReport",
-    "ArithmeticEmbedder",
     "CDEError",
     "CDEModel",
     "CDEWarning",
     "Canary",
-    "CanaryError",
     "Collection",
     "Context",
-    "ContextError",
-    "ContextFormatError",
-    "ContextMismatchError",
-    "ContextMissingError",
-    "ContextReusedWarning",
     "ContextualEmbedder",
-    "CorpusError",
-    "Damage",
-    "Drift",
     "EmbedderOptions",
-    "FilterError",
     "FunctionEmbedder",
-    "Group",
     "Hit",
-    "Inspection",
-    "MissingExtraError",
-    "ModelError",
-    "ParentHit",
-    "PartialContextWarning",
     "PlainEmbedder",
-    "PoolError",
     "ProcessPool",
-    "Progress",
-    "Recontextualization",
     "Record",
-    "ResumeError",
-    "Searcher",
-    "SmallContextWarning",
-    "StoreError",
-    "StoreFormatError",
-    "TenantError",
     "Tenants",
-    "TruncationWarning",
-    "UnknownFieldWarning",
     "evaluate",
-    "recontextualize",
 ]
 
 _HOMES = {
-    "AddReport": "cde_rag.indexing.upsert",
-    "ArithmeticEmbedder": "cde_rag.embedders.arithmetic",
     "CDEModel": "cde_rag.model",
     "Canary": "cde_rag.indexing.canary",
     "Collection": "cde_rag.collection.collection",
     "Context": "cde_rag.context.context",
     "ContextualEmbedder": "cde_rag.embedders.contextual",
-    "Damage": "cde_rag.stores.base",
-    "Drift": "cde_rag.indexing.drift",
     "EmbedderOptions": "cde_rag.embedders.protocol",
     "FunctionEmbedder": "cde_rag.embedders.function",
-    "Group": "cde_rag.search.grouping",
-    "Hit": "cde_rag.stores.base",
-    "Inspection": "cde_rag.collection.info",
-    "ParentHit": "cde_rag.search.grouping",
+    "Hit": "cde_rag.records",
     "PlainEmbedder": "cde_rag.embedders.sentence_transformer",
     "ProcessPool": "cde_rag.embedders.process_pool",
-    "Progress": "cde_rag.indexing.upsert",
-    "Recontextualization": "cde_rag.indexing.backfill",
-    "Record": "cde_rag.stores.base",
-    "Searcher": "cde_rag.search.searcher",
+    "Record": "cde_rag.records",
     "Tenants": "cde_rag.collection.tenants",
     "evaluate": "cde_rag.evaluation",
-    "recontextualize": "cde_rag.collection.collection",
+}
+_OLD_HOMES = {  # names that 0.2 had here; they go in 1.0
+    "AddReport": "cde_rag.indexing.upsert",
+    "ArithmeticEmbedder": "cde_rag.embedders.arithmetic",
+    "CanaryError": "cde_rag.errors",
+    "ContextError": "cde_rag.errors",
+    "ContextFormatError": "cde_rag.errors",
+    "ContextMismatchError": "cde_rag.errors",
+    "ContextMissingError": "cde_rag.errors",
+    "ContextReusedWarning": "cde_rag.errors",
+    "CorpusError": "cde_rag.errors",
+    "Damage": "cde_rag.stores.base",
+    "Drift": "cde_rag.indexing.drift",
+    "FilterError": "cde_rag.errors",
+    "Group": "cde_rag.search.grouping",
+    "Inspection": "cde_rag.collection.info",
+    "MissingExtraError": "cde_rag.errors",
+    "ModelError": "cde_rag.errors",
+    "ParentHit": "cde_rag.search.grouping",
+    "PartialContextWarning": "cde_rag.errors",
+    "PoolError": "cde_rag.errors",
+    "Progress": "cde_rag.indexing.upsert",
+    "Recontextualization": "cde_rag.indexing.backfill",
+    "ResumeError": "cde_rag.errors",
+    "Searcher": "cde_rag.search.searcher",
+    "SmallContextWarning": "cde_rag.errors",
+    "StoreError": "cde_rag.errors",
+    "StoreFormatError": "cde_rag.errors",
+    "TenantError": "cde_rag.errors",
+    "TruncationWarning": "cde_rag.errors",
+    "UnknownFieldWarning": "cde_rag.errors",
 }
 
 
 if not TYPE_CHECKING:  # a checker knows the names from above, and reports the others
 
     def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        if name in _OLD_HOMES:
+            warn_of_old_name(f"cde_rag.{name}", f"from {_OLD_HOMES[name]} import {name}")
+            return getattr(importlib.import_module(_OLD_HOMES[name]), name)
+        if name == "recontextualize":
+            warn_of_old_name("cde_rag.recontextualize(collection)", "collection.recontextualize()")
+            return importlib.import_module(_HOMES["Collection"]).Collection.recontextualize
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

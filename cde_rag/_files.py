@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from cde_rag.errors import CDEError, StoreError
+
 
 def open_file(path: Path) -> BinaryIO:
     """Open a file of a folder of ours for reading: a model's, a store's or the cache's.
@@ -40,6 +42,22 @@ def read_file(path: Path) -> bytes:
 def user_path(place: str | Path) -> Path:
     """Return the path that a user names; `~` and `~name` at its begin are home folders, as in a shell."""
     return Path(os.path.expanduser(place))  # noqa: PTH111 - Path.expanduser fails where there is no such user
+
+
+def given_path(place: str | Path, name: str, error: type[CDEError] = StoreError) -> Path:
+    """Return the path that a user names as an argument; an empty one, often of an unset variable, is refused.
+
+    Args:
+        place: Argument of the caller.
+        name: Name of the argument at the start of the message, such as "The folder of the backup".
+        error: Class of the error.
+
+    Raises:
+        CDEError: `place` is an empty string, which would be the present folder; of the class `error`.
+    """
+    if place == "":
+        raise error(f"{name} is an empty path. Is a variable unset? (The present folder is '.'.)")
+    return user_path(place)
 
 
 def file_sha256(path: Path) -> str:

@@ -3,13 +3,13 @@
 import functools
 import hashlib
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
-from os import PathLike
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, SupportsIndex, TypeVar, cast
 
-from cde_rag.errors import CDEError, CorpusError, StoreError
+from cde_rag.errors import CorpusError
 
 _MEANT: Final = (  # words for one thing, ours first or LangChain's
     ("k", "top_k", "limit", "n_results", "similarity_top_k", "num_results", "size", "n"),
@@ -99,21 +99,6 @@ def check_str(text: object, *, where: str) -> None:
         raise TypeError(f"{where} has to be a str, found {type(text).__name__}.")
 
 
-def check_not_empty(path: str | PathLike[str], name: str, error: type[CDEError] = StoreError) -> None:
-    """Refuse an empty path, which would be the present folder; often a variable is unset.
-
-    Args:
-        path: Argument of the caller.
-        name: Name of the argument at the start of the message, such as "The folder of the backup".
-        error: Class of the error.
-
-    Raises:
-        CDEError: `path` is an empty string; of the class `error`.
-    """
-    if path == "":
-        raise error(f"{name} is an empty path. Is a variable unset? (The present folder is '.'.)")
-
-
 def utf8(text: str, *, where: str) -> bytes:
     """Encode a text as UTF-8.
 
@@ -166,17 +151,32 @@ def check_number(number: object, name: str) -> None:
         raise TypeError(f"{name} must be a number, not {number!r:.80}")
 
 
-def check_positive(number: object, name: str) -> None:
-    """Refuse values that are no whole number of at least one.
+def check_positive(number: object, name: str) -> int:
+    """Return a count of at least one as an int; errors as of `check_whole`."""
+    return check_whole(number, name, least=1)
+
+
+def check_whole(number: object, name: str, *, least: int) -> int:
+    """Return a count as an int: an int, or another whole number with `__index__`, such as NumPy's.
+
+    Args:
+        number: Argument of the caller.
+        name: Name of the argument, for messages.
+        least: Smallest valid number.
 
     Raises:
-        TypeError: `number` is no int.
-        ValueError: `number` is below 1.
+        TypeError: `number` is no whole number.
+        ValueError: `number` is below `least`.
     """
-    if isinstance(number, bool) or not isinstance(number, int):
+    try:
+        count = operator.index(cast(SupportsIndex, number))
+    except TypeError:
+        count = None
+    if count is None or isinstance(number, bool):
         raise TypeError(f"{name} must be an int, not {number!r}")
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, not {number}")
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, not {count}")
+    return count
 
 
 def named_keywords(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -10,6 +10,7 @@ Their classes:
     ├── ModelError                   weights, config or tokenizer that cannot be loaded
     ├── StoreError                   a store that is missing, damaged, locked or not writable
     │   ├── StoreFormatError         damaged or newer files
+    │   ├── TextIndexError           a search by BM25 of a store that was made without a text index
     │   └── FilterError              a filter outside the grammar
     ├── CorpusError                  texts or records that cannot be used (also ValueError)
     ├── CanaryError                  a new generation that loses known results of canary queries
@@ -23,6 +24,7 @@ Their classes:
     ├── SmallContextWarning          a context of too few documents to represent a corpus
     ├── PartialContextWarning        a context sampled from a part of the corpus
     ├── ContextReusedWarning         a new corpus that is embedded in a context made from another
+    ├── TextIndexWarning             a hybrid search that ranks by vectors alone, without a text index
     └── UnknownFieldWarning          a filter that found nothing and names a field that no record has
 """
 
@@ -97,6 +99,10 @@ class StoreFormatError(StoreError):
     """Damaged files, or files of a newer format."""
 
 
+class TextIndexError(StoreError):
+    """A search by BM25 of a store that was made without a text index."""
+
+
 class FilterError(StoreError, ValueError):
     """A filter outside the grammar."""
 
@@ -145,6 +151,10 @@ class ContextReusedWarning(CDEWarning):
     """A new corpus that is embedded in a context made from another."""
 
 
+class TextIndexWarning(CDEWarning):
+    """A hybrid search that ranks by vectors alone, since the store has no text index."""
+
+
 class UnknownFieldWarning(CDEWarning):
     """A filter that found nothing and names a field that no record has."""
 
@@ -176,14 +186,24 @@ def is_left_out(category: type[CDEWarning]) -> bool:
     return _LEFT_OUT.get() is category
 
 
-def warn_user(message: str, category: type[CDEWarning]) -> None:
+def warn_user(message: str, category: type[CDEWarning | DeprecationWarning]) -> None:
     """Warn at the line of the program that called this library, directly or through a framework."""
-    if is_left_out(category):
+    if _LEFT_OUT.get() is category:
         return
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=2 if frame is None else level)
+
+
+def warn_of_old_name(old: str, new: str) -> None:
+    """Warn that a name is deprecated, at the line of the program that uses it.
+
+    Args:
+        old: The old name.
+        new: Code to write instead.
+    """
+    warn_user(f"{old} is deprecated, and goes in 1.0. Write: {new}", DeprecationWarning)
 
 
 def _without_descriptors(handled: BaseException | None) -> str | None:

@@ -1,21 +1,23 @@
-"""Input records: construction from columns, validation and default ids."""
+"""Records, stored rows and hits; construction of records from columns, validation, JSON of metadata, default ids."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from dataclasses import dataclass, field, replace
+from datetime import date, time, timedelta
+from decimal import Decimal
 from itertools import zip_longest
-from typing import Any, TypeAlias, cast
+from pathlib import PurePath
+from typing import Any, Final, TypeAlias, cast
+from uuid import UUID
 
 import numpy as np
 from jaxtyping import Int64
 
 from cde_rag._validation import check_list, utf8
 from cde_rag.errors import CorpusError
-from cde_rag.stores.base import Hit, Record
-from cde_rag.stores.checks import encode
-from cde_rag.stores.field_names import GROUPS, field_name
-from cde_rag.stores.filter_conditions import value_at
+from cde_rag.field_names import GROUPS, field_name, value_at
 
 CHUNK = 512  # records that are planned together
 LONGEST_CHUNK = 32 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
@@ -23,6 +25,73 @@ LONGEST_CHUNK = 32 * CHUNK  # a chunk is prolonged so far, to end with its last 
 Parent: TypeAlias = str | int
 
 _ENDED = object()
+MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata; far below what Python's stack holds
+_REMEDIES: Final[Mapping[type, str]] = {
+    date: "give its isoformat()",
+    time: "give its isoformat()",
+    timedelta: "give a number of seconds",
+    Set: "give a list, which has an order",
+    bytes: "give a str",
+    Decimal: "give a number or a str",
+    UUID: "give str(…) of it",
+    PurePath: "give str(…) of it",
+}
+_MISSING: Final = ("NaTType", "NAType")  # pandas' types of a value that is missing
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Input record of a collection.
+
+    Attributes:
+        id: Any non-empty string, unique in the collection.
+        text: Text to embed and to return.
+        title: Embedded in front of the text (`title + " " + text`) and returned with it.
+        metadata: JSON object, for filters.
+    """
+
+    id: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Stored record with the digest of its embedded text.
+
+    Attributes:
+        record: The record.
+        digest: sha256 hex over the embedded title, text and siblings; opaque to the store.
+    """
+
+    record: Record
+    digest: str
+
+    def hit(self, score: float) -> "Hit":
+        """Return the record as a search hit with this score."""
+        return Hit(self.record.id, score, self.record.title, self.record.text, self.record.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Search result.
+
+    Attributes:
+        id: The record's id.
+        score: Higher is better. Of a search by vectors the dot product of unit vectors, in [-1, 1]; of one by words
+            BM25, above 0; of a hybrid one the fused score, by default in [0, 1]; of a reranked one what the reranker
+            gave.
+        title: The record's title.
+        text: The record's text.
+        metadata: The record's metadata.
+    """
+
+    id: str
+    score: float
+    title: str
+    text: str
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +121,7 @@ def _named_parent(record: Record | Hit, parent_key: str | None) -> object:
 
 
 def check_key(key: str, name: str) -> None:
-    """Refuse a key that names no metadata field (`cde_rag.stores.field_names`); `name` is for the message.
+    """Refuse a key that names no metadata field (`cde_rag.field_names`); `name` is for the message.
 
     Raises:
         TypeError: The key is no str.
@@ -151,7 +220,8 @@ def usable(record: Record, parent_key: str | None) -> Record:
     """
     for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
         if not isinstance(cast(object, value), str):
-            raise CorpusError(f"its {name} has to be a str, found {type(value).__name__}.")
+            remedy = "; give str(…) of it" if name == "id" else ""
+            raise CorpusError(f"its {name} has to be a str, found {type(value).__name__}{remedy}.")
         utf8(value, where=f"its {name}")
     if not record.id:
         raise CorpusError("its id is empty; leave ids out to have them made of the texts.")
@@ -165,6 +235,24 @@ def usable(record: Record, parent_key: str | None) -> Record:
             f"its {parent_key!r} has to be a string or a whole number of 64 bits, found {json.dumps(parent):.80}."
         )
     return record
+
+
+def why_none(records: Iterable[Record], parent_key: str | None) -> tuple[int, str]:
+    """Return the number of records of which none can be used, and a reason; 0 and "" if there is one that can.
+
+    Args:
+        records: Records of another application.
+        parent_key: As of `usable`.
+    """
+    number, why = 0, ""
+    for record in records:
+        try:
+            usable(record, parent_key)
+        except CorpusError as reason:
+            number, why = number + 1, why or str(reason)
+            continue
+        return 0, ""
+    return number, why
 
 
 def chunks(
@@ -193,6 +281,64 @@ def chunks(
         last = units
     if chunk:
         yield chunk
+
+
+def encode(metadata: Mapping[str, Any], of: str) -> str:
+    """Serialise metadata to a JSON object. NumPy's numbers and arrays become plain numbers and lists.
+
+    Args:
+        metadata: Anything.
+        of: Name of it in messages.
+
+    Raises:
+        CorpusError: No JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates; the message
+            names the field.
+    """
+    try:
+        if not isinstance(cast(object, metadata), Mapping):
+            raise TypeError(f"found {metadata!r:.80}; {{}} has no field")
+        encoded = json.dumps(_plain(metadata, ""), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CorpusError(f"{of} has to be a JSON object: {error}.") from error
+    utf8(encoded, where=of)
+    return encoded
+
+
+def _plain(value: object, field: str, depth: int = 0) -> object:
+    """Return a value as JSON has it, exactly; NumPy's types converted.
+
+    Args:
+        value: Metadata, or a part of it.
+        field: Path of the part, for messages; "" for the metadata as a whole.
+        depth: Number of lists and objects that it is in.
+
+    Raises:
+        TypeError: JSON has no such type.
+        ValueError: It is NaN or infinite, or too deep.
+    """
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{field} is {value}, which JSON does not have; leave it out or give None")
+        return value
+    if depth == MAX_LEVELS:
+        raise ValueError(f"more than {MAX_LEVELS} lists and objects inside each other")
+    if isinstance(value, Mapping):
+        found = cast(Mapping[object, object], value)
+        if odd := [key for key in found if not isinstance(key, str)]:
+            raise TypeError(f"the key {odd[0]!r:.80} is not a string")
+        return {key: _plain(inner, f"{field}.{key}" if field else str(key), depth + 1) for key, inner in found.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, field, depth + 1) for inner in cast(Iterable[object], value)]
+    if isinstance(value, np.generic | np.ndarray):
+        kind, converted = type(cast(object, value)), cast(object, cast(Any, value).tolist())
+        if type(converted) is not kind:
+            return _plain(converted, field, depth)
+    name = type(cast(object, value)).__name__
+    remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(value, kind)), "leave it out")
+    remedy = "leave it out or give None" if name in _MISSING else remedy
+    raise TypeError(f"{field} is of the type {name}, which JSON does not have; {remedy}")
 
 
 class Positions:

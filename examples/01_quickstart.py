@@ -67,16 +67,16 @@ reference = Collection.create(FaissStore(folder / "reference.faiss"), embedder, 
 print(reference.add(texts, metadata=[{"topic": source} for source in sources]))
 
 # %% [markdown]
-# `by="hybrid"` ranks by vectors and by words together, which is better on most texts; on questions about code and on
-# filings vectors alone can be as good ([how to choose](../docs/guide/search.md#ranked-by)). A collection ranks by
-# vectors by default; those scores are cosines.
+# A collection ranks by vectors and by words together (`by="hybrid"`), which is better on most texts; on questions about
+# code and on filings vectors alone can be as good ([how to choose](../docs/guide/search.md#ranked-by)). The scores of
+# `by="vectors"` are cosines.
 
 # %%
-for hit in reference.search("which values can't be a key?", k=3, by="hybrid"):
+for hit in reference.search("which values can't be a key?", k=3):
     print(f"{hit.score:.3f}  {hit.metadata['topic']:12}  {' '.join(hit.text.split())[:88]}")
 print()
 some = {"topic": {"in": ["formatstrings", "string-methods"]}}
-for hit in reference.search("fill up with zeros", k=3, by="hybrid", where=some):
+for hit in reference.search("fill up with zeros", k=3, where=some):
     print(f"{hit.score:.3f}  {hit.metadata['topic']:14}  {' '.join(hit.text.split())[:86]}")
 
 # %% [markdown]
@@ -86,7 +86,7 @@ for hit in reference.search("fill up with zeros", k=3, by="hybrid", where=some):
 # %%
 reference.close()
 reference = Collection.open(FaissStore(folder / "reference.faiss"))
-print(reference.search("which values can't be a key?", k=1, by="hybrid")[0].metadata)
+print(reference.search("which values can't be a key?", k=1)[0].metadata)
 assert reference.embedder.fingerprint == context.fingerprint
 
 # %% [markdown]
@@ -160,7 +160,7 @@ plt.show()
 # Vectors of two contexts are never compared. Each has a fingerprint, and every store refuses the wrong one:
 
 # %%
-from cde_rag import ContextMismatchError
+from cde_rag.errors import ContextMismatchError
 
 try:
     reference.store.search(asked["network modules"], 1, fingerprint=network.fingerprint)

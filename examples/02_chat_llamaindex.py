@@ -20,7 +20,7 @@ from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.embeddings.cde import CDEEmbedding
 
-from cde_rag import TruncationWarning
+from cde_rag.errors import TruncationWarning
 from python_reference import Search, bm25, documents, hit_rates, plain, questions
 
 warnings.simplefilter("ignore", TruncationWarning)  # tables of the grammar have more tokens than words

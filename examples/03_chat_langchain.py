@@ -24,7 +24,7 @@ from langchain_cde import CDEEmbeddings, CDEVectorStore
 from langchain_core.documents import Document
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from cde_rag import TruncationWarning
+from cde_rag.errors import TruncationWarning
 from cde_rag.stores.faiss import FaissStore
 from python_reference import Search, bm25, documents, hit_rates, plain, questions
 

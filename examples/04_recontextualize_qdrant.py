@@ -17,8 +17,8 @@ import warnings
 
 from qdrant_client import QdrantClient
 
-from cde_rag import TruncationWarning
-from cde_rag.collection.adopt_qdrant import adopt, catch_up, release
+from cde_rag.errors import TruncationWarning
+from cde_rag.adoption.qdrant import adopt, catch_up, release
 from cde_rag.evaluation.demo_questions import questions
 from cde_rag.evaluation.bm25 import BM25
 from python_reference import SHORT

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, TruncationWarning
+from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
+from cde_rag.errors import TruncationWarning
 from cde_rag.stores.faiss import FaissStore
 from python_reference import SHORT, documents
 
@@ -84,17 +85,6 @@ reference.delete(where={"topic": {"in": strings}})
 tell(reference)
 
 # %% [markdown]
-# The figure shows first-stage vectors of the context's sample and of a new sample. They may be far apart although a new
-# context gains little; the estimate decides.
-
-# %%
-from IPython.display import Image, display
-
-drift = reference.drift(**sizes)
-drift.plot(folder / "drift.png")
-display(Image(folder / "drift.png"))
-
-# %% [markdown]
 # ## The decision
 #
 # `drift().pays()` is true if the interval is above zero and the estimate at least 0.01; `cde-rag drift` then exits with
@@ -102,7 +92,7 @@ display(Image(folder / "drift.png"))
 # missed four gains of a point or more.
 
 # %%
-if drift.pays():
+if reference.drift(**sizes).pays():
     reference.recontextualize(context_size=sizes["context_size"])
 print(f"active: {reference.inspect().fingerprint[:16]}")
 

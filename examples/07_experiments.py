@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Experiments
 #
-# Plot results of the [experiments](../docs/experiments/cde-mini-1.md) from their tables. In short: on 26 development
+# Plot results of the [experiments](../lab/pages/cde-mini-1.md) from their tables. In short: on 26 development
 # sets cde-mini-1 gains **4.1** points over MiniLM (+3.6 … +4.7), most on documentation; the last section shows the
 # experiments without a gain.
 #
-# Each experiment is one command, `python -m experiments run NAME`, over development sets that were not trained on (of
-# some sources, other parts were). Other plots are on the pages about [contexts](../docs/experiments/contexts.md),
-# [recipes](../docs/experiments/recipes.md) and [cde-mini-1](../docs/experiments/cde-mini-1.md).
+# Each experiment is one command, `python -m lab.experiments run NAME`, over development sets that were not trained on
+# (of some sources, other parts were). Other plots are on the pages about [contexts](../lab/pages/contexts.md),
+# [recipes](../lab/pages/recipes.md) and [cde-mini-1](../lab/pages/cde-mini-1.md).
 
 # %%
 import csv
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-FOLDER = Path("../docs/experiments")
+FOLDER = Path("../lab/tables")
 
 
 def table(name: str) -> list[dict[str, str]]:
@@ -64,7 +64,7 @@ plt.show()
 # %% [markdown]
 # ## Is a corpus's own context the best for it?
 #
-# From here on cde-mini-0, on nine small sets ([all of it](../docs/experiments/contexts.md)). Rows are searched, columns
+# From here on cde-mini-0, on nine small sets ([all of it](../lab/pages/contexts.md)). Rows are searched, columns
 # give the context. Were it about the corpus, the diagonal would stand out (figure 7 of the paper).
 
 # %%

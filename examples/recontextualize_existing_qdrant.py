@@ -21,8 +21,9 @@ from contextlib import contextmanager
 import numpy as np
 from qdrant_client import QdrantClient, models
 
-from cde_rag import Collection, Record, TruncationWarning
-from cde_rag.collection.adopt_qdrant import adopt, catch_up, release
+from cde_rag import Collection, Record
+from cde_rag.adoption.qdrant import adopt, catch_up, release
+from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.baselines import MiniLM
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.demo_corpus import documentation
@@ -116,7 +117,7 @@ def scores(rankings: Sequence[Sequence[str]], asked: Sequence[Question]) -> np.n
 
 def names(collection: Collection, asked: Sequence[Question]) -> list[list[str]]:
     """What a contextual collection answers."""
-    hits = collection.search_batch([question.text for question in asked], DEPTH)
+    hits = collection.search_batch([question.text for question in asked], DEPTH, by="vectors")
     return [[hit.metadata["name"] for hit in some] for some in hits]
 
 

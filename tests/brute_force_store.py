@@ -10,7 +10,8 @@ import numpy as np
 from word_scores import best, faiss_scores
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.base import Completion, Damage, Hit, Row
+from cde_rag.records import Hit, Row
+from cde_rag.stores.base import Completion, Damage
 from cde_rag.stores.call_by_call import CallByCall
 from cde_rag.stores.filters import matches
 from cde_rag.stores.manifests import Generation, StoreManifest

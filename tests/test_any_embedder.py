@@ -32,7 +32,7 @@ from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store
 from cde_rag.transfer.backup import back_up, restore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 6)) + f" {i}" for i in range(30)]
 PARENTS = [{"page": f"p{i // 5}"} for i in range(30)]

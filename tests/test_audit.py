@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag import Collection, Context, ContextualEmbedder, CorpusError, StoreError
-from cde_rag.errors import ContextMismatchError, ContextMissingError
-from cde_rag.fingerprint import KEY, check, stamp, stamped
-from cde_rag.indexing.audit import Audit, StoredVector, audit, audit_collection, source_of
+from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.adoption.audit_sources import source_of
+from cde_rag.errors import ContextMismatchError, ContextMissingError, CorpusError, StoreError
+from cde_rag.indexing.audit import Audit, StoredVector, audit, audit_collection
+from cde_rag.stamps import KEY, check, stamp, stamped
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 COUNT = 40
 TEXTS = [" ".join(np.random.default_rng(number).choice(WORDS, 6)) + f" {number}" for number in range(COUNT)]

@@ -24,7 +24,7 @@ from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 SIZE = 8  # context documents
 

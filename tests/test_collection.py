@@ -20,7 +20,6 @@ from brute_force_store import BruteForceStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cde_rag import UnknownFieldWarning
 from cde_rag._validation import digest
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context, ModelIdentity
@@ -34,13 +33,13 @@ from cde_rag.errors import (
     FilterError,
     StoreError,
     TruncationWarning,
+    UnknownFieldWarning,
 )
+from cde_rag.field_names import key_of
 from cde_rag.indexing.upsert import AddReport
+from cde_rag.records import MAX_LEVELS, Record, Row
 from cde_rag.server.search_results import neighbours_of
-from cde_rag.stores.base import Record, Row
-from cde_rag.stores.checks import MAX_LEVELS
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.stores.field_names import key_of
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store
 
@@ -333,7 +332,7 @@ def test_deleted_passages_reembed_their_parent(papers: Collection):
 def test_deleting_a_whole_parent_embeds_nothing(papers: Collection):
     papers.add_records([*passages("a", 30), *passages("b", 2)])
     papers.embedder.embedded.clear()
-    with mock.patch("cde_rag.indexing.upsert.LARGEST_WRITE", 8):
+    with mock.patch("cde_rag.indexing.made_vectors.LARGEST_WRITE", 8):
         assert papers.delete(where={"parent": "a"}) == 30
     assert papers.embedder.embedded == []
     assert papers.count() == 2
@@ -483,7 +482,7 @@ def test_killed_call_is_finished_by_the_same_call(before: list[Record], change: 
 
     store = MortalStore()
     killed, whole = collection(store), collection()
-    with small_chunks(), mock.patch("cde_rag.indexing.upsert.LARGEST_WRITE", 3):
+    with small_chunks(), mock.patch("cde_rag.indexing.made_vectors.LARGEST_WRITE", 3):
         for papers in (killed, whole):
             papers.add_records(before)
         store.writes_left = writes
@@ -612,7 +611,7 @@ print(refused.split(" ")[0], "FunctionEmbedder(function, name=" in refused)
     found = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert found[:4] == [
         "TypeError: Record 3 has to be a cde_rag.Record, found dict.",
-        "CorpusError: Record 3 (5): its id has to be a str, found int.",
+        "CorpusError: Record 3 (5): its id has to be a str, found int; give str(…) of it.",
         "CorpusError: Record 3 ('5'): its text has to be a str, found NoneType.",
         "CorpusError: Record 3 ('5'): its title has to be a str, found NoneType.",
     ]

@@ -56,7 +56,7 @@ for name in ("cde_rag", "cde_rag_training", *{found}):
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(getattr(package, "__path__", []), name + "."):
         importlib.import_module(module.name)
-for name in ("openai", "ray.data", "datasets", "mteb", "chromadb", "lancedb", "qdrant_client", "mcp", "peft",
+for name in ("openai", "ray.data", "datasets", "chromadb", "lancedb", "qdrant_client", "mcp", "peft",
              "opentelemetry.trace", "tensorboard", "psycopg_pool", "pyarrow", "pandas", "bm25s"):
     if importlib.util.find_spec(name.partition(".")[0]) is not None:
         importlib.import_module(name)
@@ -130,7 +130,6 @@ commands = [
     ["restore", str(folder / "backup"), str(folder / "restored.faiss")],
     ["tune", docs, judged, "--dry-run", *own],
     ["evaluate", judged, "--system", "own", "--system", "bm25", *own],
-    ["mteb", judged, *own],
     ["demo", "--query", "put a zip file together"],
 ]
 for command in commands:
@@ -257,7 +256,7 @@ def test_no_model_and_no_reader_of_other_stores_opens_a_connection(watched: Watc
 
 
 def test_no_command_opens_a_connection(watched: Watched, model: Path) -> None:
-    for module in ("mteb", "qdrant_edge", "pyarrow", "bm25s"):
+    for module in ("qdrant_edge", "pyarrow", "bm25s"):
         pytest.importorskip(module)
     write_corpus(watched.folder)
     watched.run(COMMANDS, watched.folder, model)

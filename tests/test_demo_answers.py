@@ -6,7 +6,7 @@ from cde_rag.cli.demo_collections import Demo
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_four_of_five_answers_are_among_the_first_five(tmp_path):
     demo = Demo(tmp_path / "demo")
     try:

@@ -10,7 +10,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation import demo_corpus as corpus
 from cde_rag.evaluation.demo_corpus import MODULES, documentation, documentation_digest
 from cde_rag.evaluation.demo_questions import questions
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 SOURCE = '''\
 """A module."""

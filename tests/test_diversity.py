@@ -1,5 +1,9 @@
 """Maximal marginal relevance against its definition, alone and through a collection."""
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +12,7 @@ from test_collection import collection
 
 from cde_rag._validation import check_positive
 from cde_rag.errors import ContextMismatchError
-from cde_rag.search.mmr import marginal_relevance
+from cde_rag.search.fusion import marginal_relevance
 
 
 def units(rows: int, seed: int) -> np.ndarray:
@@ -46,16 +50,16 @@ def test_diversity_is_a_share(diversity: float):
 def test_a_collection_without_diversity_gives_its_search():
     papers = collection(parent_key=None)
     papers.add([f"{word} {number}" for word in ("river", "money") for number in range(10)])
-    assert papers.search_diverse("river", 5, diversity=0.0) == papers.search("river", 5)
+    assert papers.search_diverse("river", 5, diversity=0.0) == papers.search("river", 5, by="vectors")
 
 
 def test_twins_are_passed_over():
     papers = collection(parent_key=None)
     papers.add(["river bank", "river bank", "money loan", "flood"], ids=["a", "twin of a", "b", "c"])
-    assert "twin of a" in {hit.id for hit in papers.search("river bank", 2)}
+    assert "twin of a" in {hit.id for hit in papers.search("river bank", 2, by="vectors")}
     first, second = papers.search_diverse("river bank", 2, diversity=0.7)
     assert {first.id, second.id} != {"a", "twin of a"}
-    assert first == papers.search("river bank", 1)[0]
+    assert first == papers.search("river bank", 1, by="vectors")[0]
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.UnknownFieldWarning")
@@ -84,14 +88,30 @@ def test_search_by_vector_is_search():
     queries = ["river", "money 3"]
     vectors, space = papers.embedder.embed_queries(queries), papers.embedder.fingerprint
     assert papers.store.search(vectors, 4, fingerprint=space) == papers.search_batch(queries, 4)
-    stored = papers.store.vectors([papers.search("money 3", 1)[0].id], fingerprint=space)
+    stored = papers.store.vectors([papers.search("money 3", 1, by="vectors")[0].id], fingerprint=space)
     (itself,) = papers.store.search(stored, 1, fingerprint=space)
     assert itself[0].score == pytest.approx(1, abs=1e-5)
     with pytest.raises(ContextMismatchError):
         papers.store.search(vectors, 4, fingerprint="0" * 64)
 
 
-@pytest.mark.parametrize("k", [2.5, "3", True])
+@pytest.mark.parametrize("whole", [np.int64, np.uint8, np.array])
+@pytest.mark.usefixtures("unchecked")
+def test_counts_are_whole_numbers_of_any_type(whole: Callable[[int], Any]):
+    """Such as those of NumPy and pandas."""
+    papers = collection(parent_key=None)
+    papers.add([f"{word} {number}" for word in ("river", "money") for number in range(10)])
+    for search in (
+        lambda k: papers.search("money", k, offset=k),
+        lambda k: papers.searcher("words").search("money", k, offset=k),
+        lambda k: papers.searcher("hybrid", candidates=k).search_batch(["money"], k),
+        lambda k: papers.search_groups("money", k, group_by="page", group_size=k),
+        lambda k: papers.search_diverse("money", k, candidates=k),
+    ):
+        assert search(whole(3)) == search(3)
+
+
+@pytest.mark.parametrize("k", [2.5, "3", True, np.float64(3), np.True_, None])
 def test_k_is_an_int(k: object):
-    with pytest.raises(TypeError, match=f"k must be an int, not {k!r}"):
+    with pytest.raises(TypeError, match=re.escape(f"k must be an int, not {k!r}")):
         check_positive(k, "k")

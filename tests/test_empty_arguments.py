@@ -8,9 +8,10 @@ import pytest
 from qdrant_client import QdrantClient
 from typer.testing import CliRunner
 
-from cde_rag import Collection, CorpusError, FilterError, ModelError, StoreError
+from cde_rag import Collection
 from cde_rag.cli import app
 from cde_rag.embedders.active import loaded
+from cde_rag.errors import CorpusError, FilterError, ModelError, StoreError
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.harness import evaluate
 from cde_rag.model import CDEModel

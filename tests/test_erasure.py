@@ -7,11 +7,11 @@ from tiny import WORDS
 
 from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag._validation import digest
-from cde_rag.collection.erasure import Erasure, erasures
+from cde_rag.collection.info import Erasure, erasures
 from cde_rag.model import CDEModel
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.evaluation.demo_questions import questions
 from cde_rag.model import checkpoints
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -37,7 +37,7 @@ def documents() -> list[Record]:
     ]
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_an_existing_collection_becomes_contextual_and_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from cde_rag.model.runtimes import runtime_choice
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs"),
-    pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning"),
 ]
 SECONDS = 60  # after which a call waits for a writer of the FIFO
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 3 + i % 7)) for i in range(40)]

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from tiny import WORDS
 
-from cde_rag import Collection, ContextualEmbedder, CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning
+from cde_rag import Collection, ContextualEmbedder
+from cde_rag.errors import CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning
 from cde_rag.indexing import upsert
-from cde_rag.records import chunks
+from cde_rag.records import Record, chunks
 from cde_rag.search.searcher import fields_of
-from cde_rag.stores.base import Record
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 TEXTS = [f"{WORDS[i]} {WORDS[-1 - i]}" for i in range(20)]
 
 

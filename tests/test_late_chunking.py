@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag import ContextualEmbedder, CorpusError
+from cde_rag import ContextualEmbedder
 from cde_rag.embedders.late_chunking import chunk_windows
+from cde_rag.errors import CorpusError
 
 NEAR = {"rtol": 0, "atol": 1e-5}
 

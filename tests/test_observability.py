@@ -15,9 +15,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from cde_rag import Collection, Context, ContextualEmbedder, CorpusError
+from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.errors import CorpusError
 from cde_rag.model import CDEModel
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")

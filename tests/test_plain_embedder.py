@@ -25,7 +25,7 @@ from cde_rag.indexing.recontextualization import estimate
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 3 + i % 5)) for i in range(30)]
 

@@ -20,14 +20,15 @@ from sentence_transformers import SentenceTransformer
 from tiny import WORDS
 from xlm_roberta import SETTINGS, write_tokenizer
 
-from cde_rag import Collection, CorpusError, EmbedderOptions, ModelError, PlainEmbedder
+from cde_rag import Collection, EmbedderOptions, PlainEmbedder
 from cde_rag.embedders.bert_encoder import BertEncoder
 from cde_rag.embedders.sentence_transformer_files import ModelFiles
+from cde_rag.errors import CorpusError, ModelError
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.runtimes.engines import CompiledGraphs
 
 pytest.importorskip("onnx")
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 RUNTIMES = ("openvino", "onnx")
 SHORT = [" ".join(np.random.default_rng(i).choice(WORDS, 3 + i % 5)) for i in range(20)]
 LONG = [" ".join(np.random.default_rng(100 + i).choice(WORDS, 11 + 9 * i)) for i in range(6)]

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from cde_rag.errors import CorpusError, MissingExtraError
 from cde_rag.readers import Fields, RecordReader, tables
 from cde_rag.readers.headings import Headings
-from cde_rag.records import default_id
-from cde_rag.stores.base import Record
+from cde_rag.records import Record, default_id
 
 GOOD = b'{"id": "a", "text": "First."}'
 

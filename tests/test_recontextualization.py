@@ -24,11 +24,11 @@ from cde_rag.indexing.recontextualization import estimate
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, cde_model, checkpoints
 from cde_rag.model.torch_runner import TorchRunner
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 SIZE = 8  # context documents
 

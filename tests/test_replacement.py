@@ -23,10 +23,11 @@ from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.replacement import missing_documents, unread_passages
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader, documents
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreCalls
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::cde_rag.errors.TruncationWarning", "ignore::cde_rag.errors.SmallContextWarning"
@@ -294,13 +295,72 @@ def test_another_folder_of_the_same_name_is_refused(docs: Path, tmp_path: Path, 
         assert papers.count() == 16
 
 
+@pytest.mark.parametrize("name", ["other/docs", "handbook"])
+def test_a_folder_that_was_moved_or_renamed_is_not_stored_twice(
+    docs: Path, tmp_path: Path, embedder: Embedder, name: str
+):
+    for number in range(3):  # whose folder is gone, and that are elsewhere
+        write(tmp_path / f"gone/{number}.md", 1)
+    with created(FaissStore(tmp_path / "p"), embedder) as papers:
+        papers.add_records(reader(docs, tmp_path / "gone"))
+        shutil.rmtree(tmp_path / "gone")
+        new = tmp_path / name
+        new.parent.mkdir(exist_ok=True)
+        docs.rename(new)
+        write(new / "a.md", 2)
+        write(new / "0.md", 1)
+        planned = plan_records(papers, reader(new))
+        report = papers.add_records(reader(new))
+        assert (planned.added, planned.deleted) == (report.added, report.deleted)
+        assert report.deleted == (7 if new.name == "docs" else 16)  # only what is gone, or all under the old name
+        for _ in range(2):
+            assert papers.count({"folder": str(tmp_path / "gone")}) == 3
+            assert papers.count() == 3 + 10
+            assert papers.add_records(reader(new)) == AddReport(unchanged=10)
+        papers.delete(where={"folder": str(tmp_path / "gone")})
+        check_is_fresh(papers, new)
+
+
+def test_a_folder_that_is_gone_and_had_other_documents_stays(docs: Path, tmp_path: Path, embedder: Embedder):
+    """Such as that of a disk that is not mounted."""
+    for name in ("other/docs", "notes"):
+        write(tmp_path / name / "a.md", 2)
+    with created(FaissStore(tmp_path / "p"), embedder) as papers:
+        papers.add_records(reader(docs))
+        shutil.rmtree(docs)
+        with pytest.raises(StoreError, match=f"{tmp_path}/p holds passages of another folder 'docs'"):
+            papers.add_records(reader(tmp_path / "other/docs"))
+        assert papers.add_records(reader(tmp_path / "notes")) == AddReport(added=2)
+        assert papers.count() == 18
+
+
+def test_a_link_to_a_new_release_does_not_store_its_documents_beside_the_old_ones(
+    docs: Path, tmp_path: Path, embedder: Embedder
+):
+    link, releases = tmp_path / "current", [tmp_path / f"release-{number}" for number in (42, 43)]
+    docs.rename(releases[0])
+    shutil.copytree(*releases)
+    with created(FaissStore(tmp_path / "p"), embedder) as papers:
+        link.symlink_to(releases[0])
+        assert papers.add_records(reader(link)) == AddReport(added=16)
+        assert papers.add_records(reader(link)) == AddReport(unchanged=16)
+        link.unlink()
+        link.symlink_to(releases[1])
+        with pytest.raises(StoreError, match=f"{link} is a link to {releases[1]}.*'folder': '{releases[0]}'"):
+            papers.add_records(reader(link))
+        assert papers.count() == 16
+        shutil.rmtree(releases[0])
+        assert papers.add_records(reader(link)) == AddReport(added=16, deleted=16)
+        check_is_fresh(papers, releases[1])
+
+
 def test_what_fails_before_the_old_passages_are_deleted_costs_nothing_again(
     docs: Path, tmp_path: Path, embedder: Embedder
 ):
     with created(FaissStore(tmp_path / "p"), embedder) as papers:
         papers.add_records(reader(docs))
         write(docs / "a.md", 3, seed=1)
-        with mock.patch.object(FaissStore, "delete", side_effect=StoreError("no")), pytest.raises(StoreError):
+        with mock.patch.object(StoreCalls, "delete", side_effect=StoreError("no")), pytest.raises(StoreError):
             papers.add_records(reader(docs))
         assert papers.count() == 16  # the new passages are written, and the old ones stay
         embedder.embedded.clear()
@@ -326,8 +386,8 @@ def _index(place: Path, docs: Path, bound: ContextualEmbedder, at: int, *, after
 
         return call
 
-    for name in ("add", "delete", "update_metadata"):
-        setattr(FaissStore, name, mortal(getattr(FaissStore, name)))
+    for owner, name in ((StoreCalls, "add"), (StoreCalls, "delete"), (StoreCalls, "update_metadata"), (Store, "write")):
+        setattr(owner, name, mortal(getattr(owner, name)))
     with Collection(FaissStore(place), bound) as papers:
         papers.add_records(reader(docs))
 
@@ -336,7 +396,8 @@ def test_killed_at_any_write_while_documents_are_replaced(
     docs: Path, tmp_path: Path, bound: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
     """Every document has all passages of the old file or all of the new one, and the next run ends it."""
-    for name, size in (("LARGEST_WRITE", 3), ("FIRST_PART", 2), ("SMALLEST_PART", 2), ("PART_S", 0.0)):
+    monkeypatch.setattr("cde_rag.indexing.made_vectors.LARGEST_WRITE", 3)
+    for name, size in (("FIRST_PART", 2), ("SMALLEST_PART", 2), ("PART_S", 0.0)):
         monkeypatch.setattr(f"cde_rag.indexing.upsert.{name}", size)
     monkeypatch.setattr("cde_rag.records.CHUNK", 4)
     with created(FaissStore(tmp_path / "old"), bound) as papers:

@@ -16,10 +16,11 @@ from qdrant_client import QdrantClient
 from test_collection import StubEmbedder
 
 from cde_rag.collection.collection import Collection
-from cde_rag.errors import CorpusError, FilterError, StoreError
+from cde_rag.errors import CorpusError, FilterError, StoreError, TextIndexError, TextIndexWarning
+from cde_rag.records import Hit, Record
+from cde_rag.search.fusion import check_fusion, ranking_of
 from cde_rag.search.grouping import Grouping
 from cde_rag.search.searcher import Searcher
-from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.filter_conditions import number
 from cde_rag.stores.filters import matches
@@ -76,11 +77,11 @@ def shout(pairs: Sequence[tuple[str, str]]) -> list[float]:
 
 
 RANKED: dict[str, Callable[[Collection], Searcher]] = {
-    "vectors": lambda papers: papers,
-    "words": lambda papers: papers.searcher("words"),
+    "vectors": lambda papers: papers.searcher("vectors"),
+    "bm25": lambda papers: papers.searcher("bm25"),
     "hybrid": lambda papers: papers.searcher("hybrid", candidates=9),
     "ranks": lambda papers: papers.searcher("hybrid", candidates=9, fusion="reciprocal_ranks"),
-    "reranked": lambda papers: papers.reranked(shout, candidates=23),
+    "reranked": lambda papers: papers.searcher("vectors").reranked(shout, candidates=23),
     "hybrid reranked": lambda papers: papers.searcher("hybrid", candidates=30).reranked(shout, candidates=17),
 }
 
@@ -189,7 +190,7 @@ def test_parents_are_those_of_all_hits_with_their_passages_in_order(
 def test_hybrid_is_the_sum_of_normalised_scores(
     papers: Collection, query: str, k: int, where: dict[str, Any] | None
 ) -> None:
-    dense, words = papers.search(query, 9, where=where), papers.searcher("words").search(query, 9, where=where)
+    dense, words = (papers.searcher(by).search(query, 9, where=where) for by in ("vectors", "bm25"))
     sums: dict[str, float] = {}
     least, best = min((hit.score for hit in dense), default=0), max((hit.score for hit in dense), default=0)
     for hit in dense:
@@ -208,7 +209,7 @@ def test_hybrid_is_the_sum_of_normalised_scores(
 def test_hybrid_by_reciprocal_ranks_is_their_sum(
     papers: Collection, query: str, k: int, where: dict[str, Any] | None
 ) -> None:
-    dense, words = papers.search(query, 9, where=where), papers.searcher("words").search(query, 9, where=where)
+    dense, words = (papers.searcher(by).search(query, 9, where=where) for by in ("vectors", "bm25"))
     sums: dict[str, float] = {}
     for hits in (dense, words):
         for rank, hit in enumerate(hits, start=1):
@@ -221,18 +222,37 @@ def test_hybrid_by_reciprocal_ranks_is_their_sum(
 @pytest.mark.parametrize("fusion", ["convex", "reciprocal_ranks"])
 def test_a_hybrid_of_weight_0_or_1_ranks_as_one_side(papers: Collection, fusion: str) -> None:
     for query in ("river", "bank loan", "fish"):
-        ids = {by: [hit.id for hit in papers.search(query, 20, by=by)] for by in ("vectors", "words")}
-        for weight, by in ((1.0, "vectors"), (0.0, "words")):
+        ids = {by: [hit.id for hit in papers.search(query, 20, by=by)] for by in ("vectors", "bm25")}
+        for weight, by in ((1.0, "vectors"), (0.0, "bm25")):
             found = papers.searcher("hybrid", candidates=20, fusion=fusion, weight=weight).search(query, 100)
             assert [hit.id for hit in found] == ids[by]
 
 
 def test_by_names_a_way_to_rank(papers: Collection) -> None:
     for query in ("river", "bank loan"):
-        assert papers.search(query, 7, by="vectors", offset=2) == papers.search(query, 7, offset=2)
-        assert papers.search(query, 7, by="words", offset=2) == papers.searcher("words").search(query, 7, offset=2)
-        both = papers.search(query, 7, by="hybrid", where={"even": True}, score_threshold=0.2)
-        assert both == papers.searcher("hybrid").search(query, 7, where={"even": True}, score_threshold=0.2)
+        asked = {"where": {"even": True}, "score_threshold": 0.2, "offset": 2}
+        found = {by: papers.search(query, 7, by=by, **asked) for by in ("hybrid", "vectors", "bm25")}
+        for by, hits in found.items():
+            searcher = papers.searcher(by)
+            assert hits == searcher.search(query, 7, **asked)
+            assert papers.search_batch([query], 7, by=by, **asked) == [hits]
+            groups, parents = searcher.search_groups, searcher.search_parents
+            assert papers.search_groups(query, 2, group_by="place", by=by) == groups(query, 2, group_by="place")
+            assert papers.search_parents(query, 2, by=by) == parents(query, 2)
+        assert len({tuple(hit.id for hit in hits) for hits in found.values()}) == 3
+
+
+def test_hybrid_is_the_default_of_all_searches(papers: Collection) -> None:
+    hybrid = papers.searcher("hybrid")
+    assert papers.search("bank loan") == hybrid.search("bank loan") == papers.searcher().search("bank loan")
+    assert papers.search_batch(["bank loan"]) == hybrid.search_batch(["bank loan"])
+    assert papers.search_groups("river", group_by="place") == hybrid.search_groups("river", group_by="place")
+    assert papers.search_parents("river") == hybrid.search_parents("river")
+    assert papers.reranked(shout).search("river") == hybrid.reranked(shout).search("river")
+
+
+def test_words_is_another_name_for_bm25(papers: Collection) -> None:
+    assert papers.search("bank loan", by="words") == papers.search("bank loan", by="bm25") != []
 
 
 def test_search_hybrid_finds_what_only_words_find(papers: Collection) -> None:
@@ -246,7 +266,7 @@ def test_search_hybrid_finds_what_only_words_find(papers: Collection) -> None:
         assert papers.search("zyzzyva", 5, by="hybrid", where={"even": False}) == papers.searcher("hybrid").search(
             "zyzzyva", 5, where={"even": False}
         )
-        assert [hit.id for hit in papers.searcher("words").search("zyzzyvas")] == ["rare"]
+        assert [hit.id for hit in papers.searcher("bm25").search("zyzzyvas")] == ["rare"]
     finally:
         papers.delete(["rare"])
 
@@ -287,7 +307,7 @@ def test_one_dominant_group_hides_no_other() -> None:
     assert sum(asked) < 50
 
 
-@pytest.mark.parametrize("way", ["vectors", "words"])
+@pytest.mark.parametrize("way", ["vectors", "bm25"])
 def test_groups_are_by_any_field(papers: Collection, way: str) -> None:
     ranked = RANKED[way](papers)
     every = ranked.search("river bank", 100)
@@ -306,7 +326,7 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.search_groups("river", group_by="place", offset="1"): TypeError,  # type: ignore[arg-type]
         lambda: papers.search("river", score_threshold=float("nan")): ValueError,
         lambda: papers.search(["river"]): TypeError,  # type: ignore[arg-type]
-        lambda: papers.searcher("words").search(" "): CorpusError,
+        lambda: papers.searcher("bm25").search(" "): CorpusError,
         lambda: papers.search("\ud800", by="hybrid"): CorpusError,
         lambda: papers.search_batch("river"): TypeError,
         lambda: papers.search_groups("river", group_by=""): ValueError,
@@ -320,8 +340,8 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.searcher("words", weight=0.5): ValueError,
         lambda: papers.searcher("vectors", candidates=50): ValueError,
         lambda: papers.searcher("hybrid", weight=float("nan")): ValueError,
-        lambda: papers.searcher("hybrid", fusion="ranks"): ValueError,
-        lambda: papers.search("river", by="both"): ValueError,
+        lambda: check_fusion("ranks", None): ValueError,
+        lambda: ranking_of("both"): ValueError,
         lambda: papers.reranked(shout, candidates=0): ValueError,
     }.items():
         with pytest.raises(error):
@@ -341,11 +361,14 @@ def test_a_collection_without_words_says_what_to_do(tmp_path: Path, monkeypatch:
         patched.setattr("cde_rag.stores.faiss.database.has_fts5", lambda _: False)
         papers = Collection.create(FaissStore(tmp_path / "papers"), StubEmbedder())
     papers.add_records(records())
-    assert papers.search("river", 3)
-    with pytest.raises(StoreError, match="index_texts"):
-        papers.search("river", by="hybrid")
+    by_vectors = papers.search("river", 3, by="vectors")
+    with pytest.warns(TextIndexWarning, match="cde-rag reindex") as warned:
+        assert papers.search("river", 3) == papers.search("river", 3, by="hybrid") == by_vectors
+    assert {one.filename for one in warned} == {__file__}
+    with pytest.raises(TextIndexError, match="index_texts"):
+        papers.search("river", by="bm25")
     papers.store.index_texts()
-    assert papers.search("river", 3, by="hybrid")
+    assert papers.search("river", 3)[0].score != by_vectors[0].score
     papers.close()
 
 

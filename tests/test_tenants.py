@@ -21,7 +21,7 @@ from cde_rag.collection.tenants import Tenants
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError, TenantError
 from cde_rag.model import CDEModel
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.tenant_collections import QdrantTenants
@@ -29,7 +29,7 @@ from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.tenant_names import LONGEST_NAME, place_key
 from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 SHARED = ["the river", "a bank", "money to loan", "flood of water"]
 HOSTILE = [

@@ -23,13 +23,13 @@ from cde_rag.collection.collection import Collection
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CDEError, StoreError
 from cde_rag.indexing import backfill as generations
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant import server_lease as turns_module
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.qdrant_edge.engine import EdgeShard
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 SIZE: Final = 4  # context documents
 WAIT_S: Final = 60  # a schedule that does not end by then is stuck

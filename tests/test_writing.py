@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
 from cde_rag.collection.collection import plan_records
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
-from cde_rag.indexing import upsert
-from cde_rag.records import Positions
+from cde_rag.indexing import made_vectors
+from cde_rag.records import PartialRecord, Positions
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.qdrant import QdrantStore
 
 TEXTS = [" ".join(random.Random(number).choices(WORDS, k=6)) for number in range(64)]
 
@@ -158,6 +160,49 @@ def test_a_passage_that_moves_to_another_parent_while_it_is_embedded(papers: Col
     assert_true_vectors_without(embedder, papers)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("kind", ["folder", "qdrant"])
+def test_a_field_that_was_not_given_keeps_what_another_call_wrote_meanwhile(
+    tmp_path: Path, embedder: Embedder, kind: str, at_once: bool
+):
+    """While "new" is embedded, another call changes the title, the metadata or the parent of the record, or deletes it.
+
+    The header in the title follows the metadata.
+    """
+    folder = tmp_path / "papers.faiss"
+    store = FaissStore(folder) if kind == "folder" else QdrantStore(QdrantClient(":memory:"), "papers")
+    with Collection.create(store, embedder, parent_key="page", headers=["section"]) as papers:
+        before = [Record(id_, f"old {id_}", "river", {"page": "p", "section": "loan"}) for id_ in "abcd"]
+        after = [
+            Record("a", "old a", "bank", {"page": "p", "section": "loan"}),
+            Record("b", "old b", "river", {"page": "p", "section": "flood", "year": 2020}),
+            Record("c", "old c", "river", {"page": "q", "section": "loan"}),
+        ]
+        expected = [
+            Record("a", "new a", "bank > loan", after[0].metadata),
+            Record("b", "new b", "river > flood", after[1].metadata),
+            Record("c", "new c", "river > loan", after[2].metadata),
+            Record("d", "new d"),
+            Record("e", "new e"),
+        ]
+        papers.add_records(before)
+        meanwhile = [True]
+
+        def begin(texts: Sequence[str]) -> None:
+            if meanwhile.pop() if meanwhile else False:
+                papers.add_records(after)
+                papers.delete(["d"])
+
+        embedder.begin = begin  # type: ignore[method-assign]
+        records = [PartialRecord(id_, f"new {id_}", kept=frozenset({"title", "metadata"})) for id_ in "abcde"]
+        papers.add_records(records, at_once=at_once)
+        assert papers.get(list("abcde")) == expected
+        texts = [f"{record.title} {record.text}".strip() for record in expected]
+        embedded = embedder.embed_passages(texts, [[texts[1]], [texts[0]], [], [], []]).vectors
+        stored = papers.store.vectors(list("abcde"), fingerprint=embedder.fingerprint)
+        np.testing.assert_allclose(stored, embedded, atol=1e-5)
+
+
 def test_a_parent_that_changes_during_every_try_is_embedded_under_the_lock(papers: Collection, embedder: Embedder):
     papers.add_records(page("a", 3))
     others, tries = iter(range(100)), 0
@@ -253,7 +298,7 @@ def test_a_delete_of_many_passages_embeds_each_that_stays_once(papers: Collectio
     gone = [Record(one.id, one.text, metadata={**one.metadata, "gone": True}) for one in page("a", 100)]
     papers.add_records([*gone, *page("a", 40, first=100), *page("b", 10)])
     embedder.embedded.clear()
-    with mock.patch.object(upsert, "LARGEST_WRITE", 30):
+    with mock.patch.object(made_vectors, "LARGEST_WRITE", 30):
         ids = [one.id for one in gone]
         assert (papers.delete(ids) if way == "ids" else papers.delete(where={"gone": True})) == 100
         assert sorted(embedder.embedded) == sorted({*embedder.embedded})

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.text_analysis import TextAnalyzer
 
 K1, B = 1.2, 0.75

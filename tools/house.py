@@ -7,10 +7,7 @@ default); with several, the figures stand next to each other.
 import argparse
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,51 +23,6 @@ COMMON: Final = {
     "demo",
     "drift",
 }  # names in several packages; a command has the name of its subject
-
-JOURNEYS: Final = """
-import json, sys, warnings
-from pathlib import Path
-import tempfile
-from cde_rag import Collection, CDEModel, Context, ContextualEmbedder
-from cde_rag.stores.faiss import FaissStore
-import cde_rag
-
-warnings.simplefilter("ignore")
-home = str(Path(cde_rag.__file__).parent)
-deepest = 0
-
-def profile(frame, event, argument):
-    global deepest
-    if event == "call" and frame.f_code.co_name == "forward" and frame.f_code.co_filename.startswith(home):
-        ours, found = 1, frame.f_back  # the first forward of ours, and what called it
-        while found is not None and found.f_code.co_name != "journey":
-            name = found.f_code.co_filename
-            ours += name.startswith(home)
-            if found.f_code.co_name == "forward" and name.startswith(home):
-                return
-            found = found.f_back
-        deepest = max(deepest, ours)
-
-def journey(work):
-    global deepest
-    deepest = 0
-    sys.setprofile(profile)
-    work()
-    sys.setprofile(None)
-    return deepest
-
-model = CDEModel.from_pretrained("cde-mini", runtime="torch")
-embedder = ContextualEmbedder(model, Context.null(model))
-papers = Collection.create(FaissStore(Path(tempfile.mkdtemp()) / "papers"), embedder)
-books = Collection.create(FaissStore(Path(tempfile.mkdtemp()) / "books"), embedder, parent_key="book")
-book = [{"book": "one"}] * 2
-print(json.dumps([
-    journey(lambda: papers.add(["a river"])),
-    journey(lambda: books.add(["a river", "a bank"], metadata=book)),
-    journey(lambda: papers.search("water")),
-    journey(lambda: papers.search("water", by="hybrid")),
-]))
-"""
 
 
 def main() -> None:
@@ -91,16 +43,17 @@ def main() -> None:
 
 def figures(root: Path) -> dict[str, Any]:
     """All figures of a checkout, by name."""
-    core, training = root / "cde_rag", [root / "training", root / "experiments"]
+    core, laboratory = root / "cde_rag", [root / name for name in ("lab", "experiments", "benchmarks")]
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(core.rglob("*.py"))}
-    methods, frames = _collection_methods(trees), journeys(root)
+    methods = _collection_methods(trees)
     return {
         "modules at the top of cde_rag": len([path for path in core.glob("*.py") if path.stem != "__init__"]),
         "packages at the top of cde_rag": len(list(core.glob("*/__init__.py"))),
         "files in cde_rag": len(trees),
         "lines in cde_rag": sum(_lines(path) for path in trees),
-        "lines in training and experiments": sum(
-            _lines(path) for folder in training for path in folder.rglob("*.py") if "tests" not in path.parts
+        "lines in training": sum(_lines(path) for path in (root / "training").rglob("*.py")),
+        "lines in the laboratory": sum(
+            _lines(path) for folder in laboratory for path in folder.rglob("*.py") if "tests" not in path.parts
         ),
         "imports of the root package from inside": sum(_imports_of_root(tree) for tree in trees.values()),
         "imports up the layers of the contract": sum(_imports_up(root, trees)),
@@ -110,11 +63,8 @@ def figures(root: Path) -> dict[str, Any]:
         "abstract classes with one subclass": _names(_lonely(trees)),
         "public definitions in cde_rag": sum(_public(tree) for tree in trees.values()),
         "public methods of Collection": methods,
-        "frames from Collection.add to the forward pass": frames[0],
-        "the same with siblings, which the first stage reads": frames[1],
-        "frames from Collection.search to the forward pass": frames[2],
-        "the same by vectors and words": frames[3],
         **_docstrings(trees),
+        **documentation(root),
         "words of the README": len(
             re.sub(r"```.*?```", "", (root / "README.md").read_text("utf-8"), flags=re.S).split()
         ),
@@ -197,12 +147,18 @@ def _docstrings(trees: dict[Path, ast.Module]) -> dict[str, int]:
     }
 
 
-def journeys(root: Path) -> list[int]:
-    """Frames of ours from add, add with siblings, search and hybrid search to the forward pass."""
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    command = [sys.executable, "-c", JOURNEYS]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def documentation(root: Path) -> dict[str, int]:
+    """Count pages and words under docs/: those for users, and decisions. Pages of experiments are the laboratory's."""
+    docs = root / "docs"
+    decisions = list((docs / "decisions").glob("*.md"))
+    experiments = list((docs / "experiments").rglob("*.md"))
+    users = sorted(set(docs.rglob("*.md")) - {*decisions, *experiments})
+    return {
+        "pages for users": len(users),
+        "words on pages for users": sum(len(page.read_text("utf-8").split()) for page in users),
+        "pages of decisions": len(decisions),
+        "words on pages of decisions": sum(len(page.read_text("utf-8").split()) for page in decisions),
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The figure of the README: NDCG@10 of our models next to their backbones, from the tables of docs/experiments.
+"""The figure of the README: NDCG@10 of our models next to their backbones, from lab/tables.
 
 Run with: python tools/quality_figure.py, which writes docs/drawings/quality.svg.
 """
@@ -11,14 +11,15 @@ from typing import Final
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-DOCS: Final = Path(__file__).parents[1] / "docs"
+ROOT: Final = Path(__file__).parents[1]
+TABLES: Final = ROOT / "lab/tables"
 OURS: Final = "#1f6f8b"
 OTHERS: Final = "#b8c4cc"
 
 
 def documentation() -> dict[str, float]:
-    """Return NDCG@10 × 100 on ten documentation sites, queries of page and heading (experiments/cde-mini-1.md)."""
-    found = json.loads((DOCS / "experiments/ten-sites.json").read_text(encoding="utf-8"))["ndcg@10"]
+    """Return NDCG@10 × 100 on ten documentation sites, queries of page and heading (lab/pages/cde-mini-1.md)."""
+    found = json.loads((TABLES / "ten-sites.json").read_text(encoding="utf-8"))["ndcg@10"]
     names = {
         "minilm": "MiniLM",
         "whitened_lead": "MiniLM, whitened, with the page's start",
@@ -30,7 +31,7 @@ def documentation() -> dict[str, float]:
 
 def mixed_texts() -> dict[str, float]:
     """Return the mean NDCG@10 × 100 of five test sets (models/cde-base-1.md)."""
-    with (DOCS / "experiments/cde-pair.csv").open(encoding="utf-8", newline="") as lines:
+    with (TABLES / "cde-pair.csv").open(encoding="utf-8", newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["corpus"] == "mean" and row["given"] != "null"]
     names = {"minilm": "MiniLM", "multilingual-e5-small": "e5-small"}
     return {names.get(row["model"], row["model"]): 100 * float(row["ndcg"]) for row in rows}
@@ -50,7 +51,7 @@ def main() -> None:
             axes.spines[["top", "right", "bottom"]].set_visible(False)
             axes.tick_params(left=False, bottom=False, labelbottom=False)
             axes.set_xlim(0, 75)
-        figure.savefig(DOCS / "drawings/quality.svg", facecolor="white", metadata={"Date": None})
+        figure.savefig(ROOT / "docs/drawings/quality.svg", facecolor="white", metadata={"Date": None})
 
 
 if __name__ == "__main__":

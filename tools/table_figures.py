@@ -1,4 +1,4 @@
-"""Figures of tables with more than twenty numbers, from the files of docs/experiments that the tables are made from.
+"""Figures of tables with more than twenty numbers, from the files of lab/tables that the tables are made from.
 
 Run with: python tools/table_figures.py, which writes docs/drawings/comparison.svg, cde-mini-1.svg and cde-base-1.svg.
 """
@@ -12,7 +12,9 @@ from typing import Any, Final, TypeAlias
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-DOCS: Final = Path(__file__).parents[1] / "docs"
+ROOT: Final = Path(__file__).parents[1]
+DRAWINGS: Final = ROOT / "docs/drawings"
+TABLES: Final = ROOT / "lab/tables"
 Rows: TypeAlias = Mapping[str, Mapping[str, float]]  # NDCG@10 × 100 by row and column of a table
 
 OURS, LARGER, OTHERS, LIGHT, DARK = "#1f6f8b", "#c2571a", "#7d8a94", "#d7dde1", "#222222"
@@ -67,7 +69,7 @@ def test_sets() -> Rows:
         "hybrid": "MiniLM + BM25",
         "own_hybrid": "own + BM25",
     }
-    found = json.loads((DOCS / "experiments/test-seeds.json").read_text(encoding="utf-8"))
+    found = json.loads((TABLES / "test-seeds.json").read_text(encoding="utf-8"))
     rows = {name: _named(row["ndcg@10"], names) for name, row in found["sets"].items()}
     return {**rows, "mean": _named(found["ndcg@10"], names)}
 
@@ -76,7 +78,7 @@ def pair() -> Rows:
     """Return the rows of the five test sets (models/cde-base-1.md)."""
     names = {"minilm": "MiniLM", "multilingual-e5-small": "e5-small"}
     rows: dict[str, dict[str, float]] = {}
-    with (DOCS / "experiments/cde-pair.csv").open(encoding="utf-8", newline="") as lines:
+    with (TABLES / "cde-pair.csv").open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
             system = "its null context" if row["given"] == "null" else names.get(row["model"], row["model"])
             rows.setdefault(row["corpus"], {})[system] = 100 * float(row["ndcg"])
@@ -89,7 +91,7 @@ FIGURES: Final = {"comparison": comparison, "cde-mini-1": test_sets, "cde-base-1
 
 def _evaluated(name: str) -> dict[str, float]:
     """Return the mean NDCG@10 of the systems of an evaluation."""
-    return json.loads((DOCS / f"experiments/{name}.json").read_text(encoding="utf-8"))["ndcg@10"]
+    return json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))["ndcg@10"]
 
 
 def _named(found: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
@@ -127,7 +129,7 @@ def main() -> None:
     with rc_context({"svg.hashsalt": "cde-rag", "font.size": 10}):
         for name, rows in FIGURES.items():
             figure = drawn(rows())
-            figure.savefig(DOCS / f"drawings/{name}.svg", facecolor="white", metadata={"Date": None})
+            figure.savefig(DRAWINGS / f"{name}.svg", facecolor="white", metadata={"Date": None})
 
 
 if __name__ == "__main__":

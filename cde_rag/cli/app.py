@@ -16,11 +16,10 @@ from cde_rag.cli import (
     drift,
     evaluate,
     index,
-    mteb,
     serve,
     tune,
 )
-from cde_rag.cli.commands import command_line
+from cde_rag.cli.commands import command_line, moved
 
 app = command_line()
 _SHORT = {  # in the list of commands, at 80 columns
@@ -40,7 +39,6 @@ _SHORT = {  # in the list of commands, at 80 columns
     "rollback": "Return to the context before the last one.",
     "tune": "Choose the weight of hybrid search by judged queries.",
     "evaluate": "Compare a model with baselines on your queries.",
-    "mteb": "Score a model on tasks of MTEB.",
     "convert": "Convert a published model.",
     "demo": "Index and search documentation of Python and its packages.",
     "serve": "Serve collections over HTTP, with a page to search.",
@@ -92,7 +90,6 @@ for command in (
     contexts.rollback,
     tune.tune,
     evaluate.evaluate,
-    mteb.mteb,
     convert.convert,
     demo.demo,
     serve.serve,
@@ -101,3 +98,4 @@ for command in (
 ):
     name = command.__name__.rstrip("_")
     app.command(name, short_help=_SHORT[name])(command)
+moved(app, "mteb", "python -m lab.mteb run")

@@ -60,8 +60,8 @@ def audit(
       # a collection of cde-rag stores its model and context
       cde-rag audit papers.faiss
     """
+    from cde_rag.adoption.audit_sources import source_of
     from cde_rag.indexing.audit import audit as compare
-    from cde_rag.indexing.audit import source_of
 
     prefixes = _prefixes(document_prefix, query_prefix)
     if _is_collection(target):

@@ -30,12 +30,11 @@ from cde_rag.errors import (
     ContextMismatchError,
     ModelError,
     PoolError,
-    StoreError,
     StoreFormatError,
     TenantError,
+    TextIndexError,
     UnknownFieldWarning,
 )
-from cde_rag.search.fusion import CANDIDATES, RANKINGS
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -104,9 +103,12 @@ def _number(text: str) -> float:
 
 
 def _ranking(text: str) -> str:
-    if text not in RANKINGS:
-        raise typer.BadParameter(f"expected {', '.join(RANKINGS)}, found {text!r:.80}")
-    return text
+    from cde_rag.search.fusion import ranking_of
+
+    try:
+        return ranking_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 WhereOption = Annotated[
@@ -120,14 +122,13 @@ def search(
     k: Annotated[int, typer.Option("-k", min=1, max=_MOST, help="Maximum number of hits, or of groups.")] = 10,
     where: WhereOption = None,
     by: Annotated[
-        str | None,
+        str,
         typer.Option(
             parser=_ranking,
-            metavar="|".join(RANKINGS),
-            help="Rank by vectors, by the query's words (BM25), which find names and rare terms, or by both.  "
-            "[default: hybrid; vectors where a collection has no words]",
+            metavar="hybrid|vectors|bm25",
+            help="Rank by vectors, by the query's words (bm25), which find names and rare terms, or by both.",
         ),
-    ] = None,
+    ] = "hybrid",
     group_by: Annotated[
         str | None,
         typer.Option(parser=_metadata_key, metavar="KEY", help="Group hits by this metadata field."),
@@ -156,9 +157,10 @@ def search(
       cde-rag search papers.faiss "late interaction" -k 3
       cde-rag search papers.faiss "attention" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
-      cde-rag search docs.faiss "ERR_CONN_RESET" --by words --group-by source
+      cde-rag search docs.faiss "ERR_CONN_RESET" --by bm25 --group-by source
     """
-    from cde_rag.search.searcher import words_searcher
+    from cde_rag.search.fusion import CANDIDATES, Ranking
+    from cde_rag.search.searcher import bm25_searcher
     from cde_rag.stores.filters import parse
 
     if not query.strip():
@@ -170,9 +172,10 @@ def search(
     with contextlib.closing(existing(collection, tenant)) as store, warnings.catch_warnings():
         if where is not None:
             parse(where)  # a wrong filter is found before a model is loaded
-        by = by or _default_by(store)
         warnings.simplefilter("ignore", UnknownFieldWarning)  # explain_no_hits says it
-        searcher = words_searcher(store) if by == "words" else open_collection(store, model).searcher(by)
+        if by == "hybrid" and not _has_text_index(store):
+            by = "vectors"
+        searcher = bm25_searcher(store) if by == "bm25" else open_collection(store, model).searcher(cast(Ranking, by))
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = (
             []
@@ -194,14 +197,14 @@ def search(
         typer.echo(f"No hits: {nothing}", err=True)
 
 
-def _default_by(store: "Store") -> str:
-    """Hybrid, or vectors for a collection that was made without words; stderr says so."""
+def _has_text_index(store: "Store") -> bool:
+    """Return False for a collection that was made without a text index; stderr says so."""
     try:
         store.search_text(["."], 1)  # a query without words costs nothing, and reads the text index
-    except StoreError as error:
+    except TextIndexError as error:
         typer.echo(f"Searched by vectors alone. {error}", err=True)
-        return "vectors"
-    return "hybrid"
+        return False
+    return True
 
 
 def count(
@@ -241,7 +244,7 @@ def inspect(
       # are deleted documents still in its context?
       cde-rag inspect papers.faiss --erasure
     """
-    from cde_rag.collection.erasure import erasures as find_erasures
+    from cde_rag.collection.info import erasures as find_erasures
     from cde_rag.collection.info import inspect as inspect_store
 
     store = existing(collection, tenant)

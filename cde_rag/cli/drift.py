@@ -1,24 +1,13 @@
 """The command drift."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
 from cde_rag.cli.output import JsonOption, nothing_new, print_fields, print_json
-from cde_rag.errors import require
 
 PAYS = 3  # exit code; not that of an error (1), of wrong usage (2) or of Ctrl-C (130)
-IMAGES = (".pdf", ".png", ".svg")
-
-
-def _image(path: Path | None) -> Path | None:
-    if path is not None and path.suffix not in IMAGES:
-        raise typer.BadParameter(f"{path.name}: expected a name that ends in {', '.join(IMAGES)}")
-    if path is not None and not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"{path.parent}: expected a folder, found none")
-    return path
 
 
 def drift(
@@ -34,9 +23,6 @@ def drift(
     worth: Annotated[
         float, typer.Option(help="Minimum gain in NDCG@10 that justifies a new context, as a fraction.")
     ] = 0.01,
-    plot: Annotated[
-        Path | None, typer.Option(callback=_image, metavar="FILE", help="Write a plot: .png, .svg or .pdf.")
-    ] = None,
     tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,
@@ -49,20 +35,16 @@ def drift(
 
     \b
     Examples:
-      cde-rag drift papers.faiss --plot drift.png
+      cde-rag drift papers.faiss
       cde-rag drift papers.faiss --json; [ $? -eq 3 ] \\
         && cde-rag recontextualize papers.faiss
     """
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
-    if plot is not None:
-        require("matplotlib.figure", "plots")
     with open_collection(existing(collection, tenant), model) as opened:
         if not as_json:
             typer.echo(f"Sampling a context. If it is new, up to {probes} passages are embedded in both.", err=True)
         found = opened.drift(seed=seed, context_size=context_size, strategy=strategy, probes=probes)
-    if plot is not None:
-        found.plot(plot)
     pays, fields = found.pays(worth), found.to_json()
     if as_json:
         print_json({"pays": pays, **fields})

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.readers import RecordReader
-    from cde_rag.stores.base import Record
+    from cde_rag.records import Record
     from cde_rag.stores.store import Store
 
 _ROWS = frozenset({".csv", ".jsonl", ".parquet", ".tsv"})  # suffixes of records, read only where they are named
@@ -387,14 +387,16 @@ def _open(
     store: "Store", path: str, reader: "RecordReader", options: "_Options", *, model: str | None
 ) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
+    from cde_rag.field_names import key_of
     from cde_rag.indexing.replacement import locate
-    from cde_rag.stores.field_names import key_of
 
     opened = open_collection(store, model)
     _check_options(opened, path, options)
     locate(reader, store)
     size = opened.embedder.context.size
-    kept = f"exists and keeps its context of {size} passages" if size else "has no context; recontextualize makes one"
+    kept = (
+        f"exists and keeps its context of {in_passages(size)}" if size else "has no context; recontextualize makes one"
+    )
     typer.echo(f"{shown_place(path)} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     total = sum(1 for _ in reader)
@@ -460,9 +462,9 @@ def _create(
 ) -> "tuple[Collection, int]":
     """Create a collection and count the sources' records; reads them once, before anything is written."""
     from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
+    from cde_rag.field_names import key_of
     from cde_rag.indexing.headers import with_headers
     from cde_rag.records import embedded_text
-    from cde_rag.stores.field_names import key_of
 
     new, headers = CDEModel.from_pretrained(model or "cde-mini"), options.headers or []
     records: Iterable[Record] = reader

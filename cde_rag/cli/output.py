@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, cast, runt
 import typer
 
 if TYPE_CHECKING:
+    from cde_rag.records import Hit, Record
     from cde_rag.search.grouping import Group
-    from cde_rag.stores.base import Hit, Record
     from cde_rag.stores.store import Store
 
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
@@ -27,7 +27,7 @@ SHORTEST = 20  # characters of a title that are shown before its id is cut
 LINE_S = 10.0  # seconds between two lines of progress in a pipe
 _SCALES = {
     "vectors": "cosine of query and passage, -1 to 1",
-    "words": "BM25, from 0 up",
+    "bm25": "BM25, from 0 up",
     "hybrid": "0 to 1, vectors and words together, relative to this query",
 }
 _LINES = 8  # of a text on a terminal
@@ -256,8 +256,7 @@ def clock(seconds: float) -> str:
 
 def nothing_new(size: int) -> str:
     """Return why a new context changes nothing, for a context of `size` passages."""
-    passages = "one passage" if size == 1 else f"{size} passages"
-    return f"the sample would be the {passages} that the context has, so recontextualize would change nothing."
+    return f"the sample would be the {in_passages(size)} that the context has, so recontextualize would change nothing."
 
 
 def explain_no_hits(
@@ -272,8 +271,7 @@ def explain_no_hits(
         by: Its ranking.
         narrowed: True if the search had an offset or a least score.
     """
-    from cde_rag.stores.field_names import GROUPS
-    from cde_rag.stores.filter_conditions import value_at
+    from cde_rag.field_names import GROUPS, value_at
 
     all_, matching = store.count(), store.count(where)
     one = _first(store)
@@ -290,9 +288,9 @@ def explain_no_hits(
         return f"0 of {all_:,} passages match the filter. {example}"
     if group_by is not None and value_at(one.metadata, group_by) is None:
         return f"{matching:,} of {all_:,} passages match, and what was found has no field {group_by!r}. {example}"
-    if by == "words" and not narrowed:
+    if by == "bm25" and not narrowed:
         return f"no word of the query is in {'any passage' if where is None else 'a passage that matches the filter'}."
-    if by == "words":
+    if by == "bm25":
         hint = "none of them has a word of the query at this offset and score"
         return f"{matching:,} of {all_:,} passages match; {hint}."
     return f"{matching:,} of {all_:,} passages match, none beyond the offset with such a score."

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cde_rag._validation import check_ids, check_positive, named_keywords
+from cde_rag._validation import check_ids, check_positive, check_whole, named_keywords
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
@@ -21,17 +21,16 @@ from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
-from cde_rag.indexing.partial_records import completed
 from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.readers import RecordReader
-from cde_rag.records import chunks, embedded_text, from_columns
-from cde_rag.search.fusion import CANDIDATES, RANKINGS, check_fusion
-from cde_rag.search.mmr import marginal_relevance
-from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
-from cde_rag.search.searcher import Searcher, check_query, page_of
-from cde_rag.stores.base import Damage, Hit, Record
+from cde_rag.records import Hit, Record, chunks, embedded_text, from_columns
+from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, marginal_relevance, ranking_of
+from cde_rag.search.grouping import Group, ParentHit
+from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Rerank
+from cde_rag.search.searcher import Searcher
+from cde_rag.stores.base import Damage, ProcessBound
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
 from cde_rag.stores.store import Store
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 
 
-class Collection(Searcher):
+class Collection(ProcessBound):
     """Searchable records in a store, embedded in one context. Thread-safe for reading and adding.
 
     With a `parent_key`, records with the same value of this metadata field are the passages of one parent, in order of
@@ -67,9 +66,11 @@ class Collection(Searcher):
         self._settings = store.manifest().settings
         check_names_a_tenant(self._settings)
         self._active = active = ActiveEmbedder(store, embedder)
-        dense = DenseRetriever(store, active)
-        super().__init__(store, self._settings["parent_key"], dense, lambda: active.last.fingerprint)
-        self._writer = Upserter(store, self._active, self.parent_key)
+        self.store = store
+        self.parent_key: str | None = self._settings["parent_key"]
+        self._by_vectors = DenseRetriever(store, active)
+        self._searcher = Searcher(store, self.parent_key, self._by_vectors, lambda: active.last.fingerprint)
+        self._writer = Upserter(store, active, self._settings)
 
     @property
     def embedder(self) -> Embedder:
@@ -233,7 +234,7 @@ class Collection(Searcher):
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._writer.add(_prepared(records, self.store, self._settings, self.embedder), total, on_progress)
+        return self._writer.add(_prepared(records, self._settings, self._active.last), total, on_progress)
 
     def add_records(
         self,
@@ -262,7 +263,7 @@ class Collection(Searcher):
         """
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
-        prepared = _prepared(records, self.store, self._settings, self.embedder)
+        prepared = _prepared(records, self._settings, self._active.last)
         return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once)
 
     @named_keywords
@@ -271,72 +272,139 @@ class Collection(Searcher):
         query: str,
         k: int = 10,
         *,
-        by: str = "vectors",
+        by: Ranking = "hybrid",
         where: Mapping[str, Any] | None = None,
         score_threshold: float | None = None,
         offset: int = 0,
     ) -> list[Hit]:
-        """The `k` best hits for one query.
+        """Return the `k` best hits for one query.
 
         Args:
             query: A text that is not blank.
             k: Maximum number of hits.
-            by: "vectors", "words" or "hybrid"; see `searcher`.
+            by: "hybrid", "vectors" or "bm25"; see `searcher`.
             where: A filter over the metadata; see `cde_rag.stores.filters`.
             score_threshold: Minimum score of a hit, on the scale of this ranking.
-            offset: Number of hits to skip: the next page begins at `offset + k`; see `search_batch`.
+            offset: Number of hits to skip: the next page begins at `offset + k`. Pages of an unchanged collection are
+                consistent if it is searched exactly; the cost of a page grows with its offset.
 
         Raises:
             ContextMismatchError: The collection was moved to another model, which is not here under its name.
             CorpusError: The query is blank or no valid Unicode.
             FilterError: A filter outside the grammar.
-            StoreError: By words, where the collection was made without them; `store.index_texts` adds them.
-            ValueError: `k` is below 1, `offset` below 0, `score_threshold` no number, or `by` another word.
+            TextIndexError: By BM25, where the store was made without a text index; `store.index_texts` adds it.
+            ValueError: `k` is below 1, `offset` below 0, `score_threshold` no number, or `by` no ranking.
+
+        Warns:
+            TextIndexWarning: The store has no text index, and `by` is "hybrid": these are the hits by vectors.
+            UnknownFieldWarning: There are no hits, and no record has a field that the filter names; once for a field.
         """
-        if by != "vectors":
-            return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
-        check_query(query, k, score_threshold, offset)
-        with self._traced(1, k, where) as note:
-            hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
-            note({"hits": len(hits)})
-            self._warn_of_fields(where, found=len(hits))
-            return hits
+        return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
+
+    @named_keywords
+    def search_batch(
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        *,
+        by: Ranking = "hybrid",
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[list[Hit]]:
+        """Return the `k` best hits for each query; arguments, errors and warnings are those of `search`."""
+        return self.searcher(by).search_batch(queries, k, where=where, score_threshold=score_threshold, offset=offset)
+
+    @named_keywords
+    def search_groups(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        group_by: str,
+        group_size: int = 3,
+        by: Ranking = "hybrid",
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[Group]:
+        """Group hits by a metadata field; see `Searcher.search_groups`, and `search` for `by`."""
+        return self.searcher(by).search_groups(
+            query,
+            k,
+            group_by=group_by,
+            group_size=group_size,
+            where=where,
+            score_threshold=score_threshold,
+            offset=offset,
+        )
+
+    @named_keywords
+    def search_parents(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        group_size: int = 3,
+        by: Ranking = "hybrid",
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[ParentHit]:
+        """Return the parents with the best passages; see `Searcher.search_parents`, and `search` for `by`."""
+        return self.searcher(by).search_parents(
+            query, k, group_size=group_size, where=where, score_threshold=score_threshold, offset=offset
+        )
+
+    @named_keywords
+    def reranked(self, rerank: Rerank, *, candidates: int = 50) -> Searcher:
+        """Return a search whose best hits by "hybrid" are reranked; see `Searcher.reranked`.
+
+        `searcher("vectors").reranked(…)` reranks another ranking.
+        """
+        return self.searcher().reranked(rerank, candidates=candidates)
 
     @named_keywords
     def searcher(
-        self, by: str, *, candidates: int = CANDIDATES, fusion: str = "convex", weight: float | None = None
+        self,
+        by: Ranking = "hybrid",
+        *,
+        candidates: int = CANDIDATES,
+        fusion: Fusion = "convex",
+        weight: float | None = None,
     ) -> Searcher:
-        """Return all searches with another ranking, such as `searcher("hybrid").search_batch(queries)`.
+        """Return all searches by one ranking, such as `searcher("bm25").search_batch(queries)`.
 
-        Words find names, codes and rare terms that vectors miss, and need no model. In languages without spaces between
-        words, such as Chinese, they find complete phrases only.
+        BM25 finds names, codes and rare terms that vectors miss, and needs no model. In languages without spaces
+        between words, such as Chinese, it finds complete phrases only.
 
         Args:
-            by: "vectors"; "words", by BM25: a record that shares no term with the query is no hit; or "hybrid", both.
+            by: "hybrid", both rankings fused (vectors alone where the store has no text index); "vectors"; or "bm25":
+                a record that shares no term with the query is no hit. "words" is another name for "bm25".
             candidates: Hits of either ranking that "hybrid" fuses, at least; there are no others, so at most twice as
                 many hits.
             fusion: "convex", the weighted sum of normalised scores, from 0 to 1, or "reciprocal_ranks"; of "hybrid";
                 see `cde_rag.search.fusion.fuse`.
-            weight: Weight of the vectors in "hybrid", from 0 (words alone) to 1 (vectors alone); by default the one
+            weight: Weight of the vectors in "hybrid", from 0 (BM25 alone) to 1 (vectors alone); by default the one
                 that `cde-rag tune` wrote to the collection, else 0.65, and 0.5 for reciprocal ranks.
 
         Raises:
             ValueError: Another ranking or fusion, `candidates` is below 1, the weight is outside [0, 1], or they are
                 given for another ranking.
         """
-        if by not in RANKINGS:
-            raise ValueError(f"Expected one of {', '.join(RANKINGS)} in by=…, found {by!r}. Name one of them.")
-        check_positive(candidates, "candidates")
-        if by != "hybrid" and (candidates, fusion, weight) != (CANDIDATES, "convex", None):
+        ranking = ranking_of(by)
+        candidates = check_positive(candidates, "candidates")
+        if ranking != "hybrid" and (candidates, fusion, weight) != (CANDIDATES, "convex", None):
             raise ValueError(f"candidates, fusion and weight are of by='hybrid', found by={by!r}. Leave them out.")
+        if ranking == "vectors":
+            return self._searcher
+        by_bm25 = BM25Retriever(self.store)
+        if ranking == "bm25":
+            return self._searcher.with_ranker(by_bm25)
         if weight is None and fusion == "convex":
             weight = self._settings.get(HYBRID_WEIGHT)
-        weight, words, ranker = check_fusion(fusion, weight), BM25Retriever(self.store), self._ranker
-        if by == "words":
-            ranker = words
-        elif by == "hybrid":
-            ranker = HybridRetriever(self._ranker, words, candidates, fusion, weight)
-        return self._ranked_by(ranker)
+        weight = check_fusion(fusion, weight)
+        return self._searcher.with_ranker(HybridRetriever(self.store, self._active, candidates, fusion, weight))
 
     @named_keywords
     def search_diverse(
@@ -348,7 +416,9 @@ class Collection(Searcher):
         diversity: float = 0.5,
         where: Mapping[str, Any] | None = None,
     ) -> list[Hit]:
-        """Search with maximal marginal relevance: hits near the query and unlike each other, the nearest first.
+        """Search by vectors with maximal marginal relevance: hits near the query and unlike each other.
+
+        The nearest hit comes first.
 
         Args:
             query: As in `search`, like `k` and `where`.
@@ -361,8 +431,7 @@ class Collection(Searcher):
             StoreError: Hits were deleted during every attempt.
             ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
         """
-        check_positive(k, "k")
-        check_positive(candidates, "candidates")
+        k, candidates = check_positive(k, "k"), check_positive(candidates, "candidates")
 
         def search(embedder: Embedder) -> list[Hit]:
             vector = embedder.embed_queries([query])
@@ -380,11 +449,7 @@ class Collection(Searcher):
                 "again, or for fewer candidates."
             )
 
-        with self._traced(1, k, where) as note:
-            found = self._active.use(search)
-            note({"hits": len(found)})
-            self._warn_of_fields(where, found=len(found))
-            return found
+        return self._searcher.traced(lambda: self._active.use(search), k, where)
 
     def get(self, ids: Sequence[str]) -> list[Record]:
         """Return the records of those ids that exist, in the order of the ids."""
@@ -576,8 +641,7 @@ class Collection(Searcher):
             TypeError: `sample` is no int.
             ValueError: `sample` is below 0.
         """
-        if sample != 0:
-            check_positive(sample, "sample")
+        sample = check_whole(sample, "sample", least=0)
         damages = verify(self.store)
         if damages or not sample or not self.store.count():
             return damages
@@ -604,9 +668,6 @@ class Collection(Searcher):
         self.close()
 
 
-recontextualize = Collection.recontextualize  # as a function of a collection
-
-
 def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
     """Count the writes and embeddings of `collection.add_records`; nothing is embedded or written.
 
@@ -614,9 +675,9 @@ def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
         CorpusError: As `add_records`.
     """
     store, embedder = collection.store, collection.embedder
-    documents = _documents_of(records, store)
-    prepared = _prepared(records, store, store.manifest().settings, embedder)
-    return Upserter(store, ActiveEmbedder(store, embedder), collection.parent_key).plan(prepared, documents)
+    documents, settings = _documents_of(records, store), store.manifest().settings
+    prepared = _prepared(records, settings, embedder)
+    return Upserter(store, ActiveEmbedder(store, embedder), settings).plan(prepared, documents)
 
 
 def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] | None:
@@ -627,11 +688,9 @@ def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] 
     return records.documents if isinstance(records, DocumentRecords) else None
 
 
-def _prepared(
-    records: Iterable[Record], store: Store, settings: Mapping[str, Any], embedder: Embedder
-) -> Iterable[Record]:
-    """Return complete records with the tenant's name and the headers of a collection."""
-    return with_headers(stamped(completed(records, store, settings), settings), settings, embedder)
+def _prepared(records: Iterable[Record], settings: Mapping[str, Any], embedder: Embedder) -> Iterable[Record]:
+    """Return records with the tenant's name, and the complete ones with the headers, of a collection."""
+    return with_headers(stamped(records, settings), settings, embedder)
 
 
 def _store_at(place: Store | str | Path) -> Store:
@@ -639,9 +698,8 @@ def _store_at(place: Store | str | Path) -> Store:
     if isinstance(place, str | Path):
         return store_at(place)
     if not isinstance(place, Store):  # pyright: ignore[reportUnnecessaryIsInstance] -- users without types
-        hint = (
-            " A store of another kind is a cde_rag.stores.store.Store over an engine." if hasattr(place, "add") else ""
-        )
+        over = " A store of another kind is a cde_rag.stores.store.Store over an engine."
+        hint = over if hasattr(place, "add") else ""
         raise TypeError(
             'Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found '
             f"{place!r:.80}.{hint}"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from cde_rag.collection.collection import Collection
-from cde_rag.stores.base import Hit, Record
+from cde_rag.records import Hit, Record
 
 
 def shown_metadata(found: Record | Hit) -> dict[str, Any]:

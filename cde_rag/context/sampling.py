@@ -14,7 +14,7 @@ from itertools import zip_longest
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._validation import check_list, check_str, utf8
+from cde_rag._validation import check_list, check_positive, check_str, utf8
 from cde_rag.errors import CorpusError, SmallContextWarning, warn_user
 
 SMALL_CONTEXT = 64  # documents; fewer do not show the common features of a corpus
@@ -75,7 +75,7 @@ def sample_random(texts: Iterable[str], size: int, *, seed: int) -> Sample:
 
     Source: paper §5, the corpus's context is a random sample.
     """
-    lowest, seen = _Lowest(_positive(size), _salt(seed)), 0
+    lowest, seen = _Lowest(check_positive(size, "size"), _salt(seed)), 0
     for text, data in _not_blank(texts, call="sample_random"):
         lowest.offer(text, data)
         seen += 1
@@ -93,7 +93,7 @@ def merge_samples(samples: Iterable[Sample], size: int, *, seed: int) -> Sample:
     Raises:
         CorpusError: No sample.
     """
-    lowest, seen = _Lowest(_positive(size), _salt(seed)), 0
+    lowest, seen = _Lowest(check_positive(size, "size"), _salt(seed)), 0
     for sample in samples:
         seen += sample.documents_seen
         for text, data in _not_blank(sample.documents, call="merge_samples"):
@@ -120,7 +120,7 @@ def sample_strata(texts: Iterable[str], strata: Iterable[str], size: int, *, see
     """
     check_list(texts, call="sample_strata")
     check_list(strata, call="sample_strata")
-    _positive(size)
+    size = check_positive(size, "size")
     lowest: dict[str, _Lowest] = {}
     counts: Counter[str] = Counter()
     for position, (text, stratum) in enumerate(zip_longest(texts, strata)):
@@ -161,7 +161,7 @@ def sample_clusters(
         CorpusError: No text, or one with a lone surrogate.
         TypeError: One `str` instead of texts.
     """
-    pool = sample_random(texts, _positive(size) * POOL, seed=seed)
+    pool = sample_random(texts, check_positive(size, "size") * POOL, seed=seed)
     if len(pool.documents) <= size:
         return pool
     vectors = embed(pool.documents)  # (pool, dim)
@@ -218,12 +218,6 @@ def _not_blank(texts: Iterable[str], *, call: str, first: int = 0) -> Iterator[t
         check_str(text, where=f"{call}: text {position}")
         if text.strip():
             yield text, utf8(text, where=f"text {position}")
-
-
-def _positive(size: int) -> int:
-    if size < 1:
-        raise ValueError(f"size must be at least 1, not {size}")
-    return size
 
 
 def _sample(documents: list[str], seen: int) -> Sample:

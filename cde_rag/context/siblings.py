@@ -80,7 +80,7 @@ def _siblings_by_digest(digests: Sequence[bytes], limit: int = SIBLINGS) -> list
         digests: sha256 of each passage's text, in the parent's order.
         limit: Most siblings of a passage.
 
-    Source: ours; docs/decisions/0023.
+    Source: ours; docs/decisions/siblings.md.
     """
     count = len(digests)
     if count - 1 <= limit:

@@ -16,8 +16,7 @@ from cde_rag.indexing.replacement import DocumentRecords
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.indexing.upsert_plan import stale_passages
 from cde_rag.model.threads import set_threads
-from cde_rag.records import Parent, embedded_text
-from cde_rag.stores.base import Row
+from cde_rag.records import Parent, Row, embedded_text
 from cde_rag.stores.kinds import store_at
 
 COUNTS: Final = tuple(field.name for field in fields(AddReport))

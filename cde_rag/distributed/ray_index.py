@@ -37,11 +37,12 @@ from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_s
 from cde_rag.embedders.pool import EmbedderSpec
 from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
-from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
+from cde_rag.indexing.made_vectors import ReadyVectors
+from cde_rag.indexing.upsert import AddReport, Progress, Upserter
 from cde_rag.model import CDEModel
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.store import Folder, Removable, Store
 from cde_rag.stores.tenant_stores import remove_folder
@@ -160,7 +161,8 @@ def index(
             raise PoolError(f"Expected a contextual model, found {serving!r}. Index it in one process: Collection.add.")
         folder = user_path(f"{place}.shards" if shards is None else shards).resolve()
         address = str(place) if "://" in str(place) else None
-        destination = Destination(address, folder, dict(store.manifest().settings))
+        settings = dict(store.manifest().settings)
+        destination = Destination(address, folder, settings)
         spec = ray.put(EmbedderSpec.of(serving))  # referred to here as long as actors may be restarted
         most, buckets = workers or workers_of(ray, num_cpus, num_gpus), max(1, round(documents / bucket_rows))
         written = (
@@ -178,14 +180,14 @@ def index(
         with closing(_rows(written, timeout_s)) as rows:
             commit = _Commit(rows, documents, started, on_progress)
             if address is None:
-                writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
+                writer = Upserter(store, ActiveEmbedder(store, serving), settings)
                 ready = ReadyVectors(serving.fingerprint, commit.vectors)
                 records = commit.records(folder, serving.fingerprint)
                 report = writer.add(records, documents, None, ready, commit.read)
             else:
                 report = commit.reports()
                 if collection.parent_key not in (None, PARENT_KEY):  # a document is in several buckets
-                    writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
+                    writer = Upserter(store, ActiveEmbedder(store, serving), settings)
                     report = replace(report, deleted=report.deleted + writer.replace(commit.read))
         return Indexed(
             documents=collection.count(),

@@ -23,9 +23,7 @@ from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.passages import document_of
 from cde_rag.readers.tables import arrow_rows
 from cde_rag.readers.tables import records as found_records
-from cde_rag.records import embedded_text, parent_of
-from cde_rag.stores.base import Record
-from cde_rag.stores.checks import encode
+from cde_rag.records import Record, embedded_text, encode, parent_of
 
 EXTRA: Final = "ray"
 POSITION: Final = "__cde_rag_position"  # column of a dataset's rows

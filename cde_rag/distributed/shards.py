@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float32
 from cde_rag._files import replacing
 from cde_rag.context.file_format import canonical_json
 from cde_rag.errors import StoreError, require
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.checks import check_unit
 from cde_rag.transfer.parquet_columns import COLUMNS, EXTRA, columns_of, row_of, table
 

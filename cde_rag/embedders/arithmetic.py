@@ -42,7 +42,7 @@ class ArithmeticEmbedder:
 
     The vector of a document is `unit(p + weight · mean of its siblings' p)`, where p is its plain vector, mapped by the
     corpus; a query, and a document without siblings, is p. By default the corpus' map is on and the weight is 0
-    (docs/experiments/any-embedder.md). It is a class of its own because nothing of it runs inside the model: with the
+    (lab/pages/any-embedder.md). It is a class of its own because nothing of it runs inside the model: with the
     plain vectors at hand, new siblings and a new Context need no model.
 
     Plain vectors are kept once, in a `PlainVectors` file. A collection in a FaissStore or a QdrantEdgeStore keeps one

@@ -121,7 +121,7 @@ class ContextualEmbedder:
             strata: For "strata": each text's stratum; the sample is proportional.
             source: What `texts` are, for information: "all", or such as "first_slice" of a corpus.
             windows: Read texts longer than the model's window in windows, and average their vectors; by default they
-                are cut. Windows do not surely find more (docs/experiments/windows.md): split long texts if you can.
+                are cut. Windows do not surely find more (lab/pages/windows.md): split long texts if you can.
             device: As in the class.
             dtype: As in the class.
             runtime: As in the class.
@@ -345,7 +345,7 @@ class ContextualEmbedder:
         Consecutive chunks share a window of the model's token limit; each has its document's other chunks as siblings,
         as in `embed_documents` with parents. A chunk alone in its document equals `embed_documents` of it. The bundled
         models were not trained to be read in this way, and find less than with parents in `embed_documents`; see
-        docs/experiments/late-chunking.md.
+        lab/pages/late-chunking.md.
 
         Args:
             documents: Chunks of each document, in its order.

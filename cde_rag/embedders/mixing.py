@@ -20,7 +20,7 @@ class CorpusMap:
     Attributes:
         matrix: Multiplies a vector from the right.
 
-    Source: ours; docs/experiments/contexts.md has what it gains.
+    Source: ours; lab/pages/contexts.md has what it gains.
     """
 
     matrix: Float32[np.ndarray, "dim dim"]

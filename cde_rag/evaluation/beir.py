@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Int64
 
-from cde_rag._files import user_path
-from cde_rag._validation import check_not_empty, unique_keys
+from cde_rag._files import given_path, user_path
+from cde_rag._validation import unique_keys
 from cde_rag.errors import CorpusError
 from cde_rag.readers.decoding import as_utf8
 from cde_rag.readers.splitting import split
@@ -122,8 +122,7 @@ def read_beir(
     Raises:
         CorpusError: A file or split is missing, unreadable or empty, or a line is invalid.
     """
-    check_not_empty(folder, "The folder of a retrieval set", CorpusError)
-    folder = user_path(folder)
+    folder = given_path(folder, "The folder of a retrieval set", CorpusError)
     corpus = read_corpus(folder, parent_key=parent_key, max_characters=max_characters)
     ids, queries, judgments, blank = read_judged_queries(folder, split=split)
     known = set(corpus.ids)

@@ -10,8 +10,8 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError, require
+from cde_rag.records import Record, Row
 from cde_rag.search.fusion import CANDIDATES, Scored
-from cde_rag.stores.base import Record, Row
 from cde_rag.stores.text_analysis import ANALYZER, NEWEST, visible
 
 _ROWS_AT_ONCE: Final = 1024

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from cde_rag.errors import CorpusError
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 PARENT_KEY = "module"  # metadata key: the entries of a module are siblings
 PACKAGE_ENTRIES = 5  # of an installed package; what it is for stands near its root

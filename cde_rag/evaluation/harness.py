@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float64
 
-from cde_rag._files import user_path
-from cde_rag._validation import check_not_empty
+from cde_rag._files import given_path
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
 from cde_rag.errors import CorpusError, SmallContextWarning
@@ -171,12 +170,12 @@ def _read(
 
 def _read_set(name: str | Path, split: str, parent_key: str | None, max_characters: int | None) -> RetrievalSet:
     """Read a set in the layout that it is in; arguments and errors as in `evaluate`."""
-    check_not_empty(name, "A retrieval set", CorpusError)
+    folder = given_path(name, "A retrieval set", CorpusError)
     if is_conteb(name):
         if max_characters is not None:
             raise CorpusError(f"{name}: a set of ConTEB has its chunks already. Leave max_characters out.")
         return read_conteb(name, split=split)
-    if is_markdown(folder := user_path(name)):
+    if is_markdown(folder):
         return read_markdown(folder, max_characters=max_characters)
     return read_beir(name, split=split, parent_key=parent_key, max_characters=max_characters)
 

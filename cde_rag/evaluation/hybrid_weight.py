@@ -11,7 +11,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import JudgedQueries, query_blocks
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag.search.fusion import CANDIDATES, WEIGHTS, Scored, fuse
+from cde_rag.search.fusion import CANDIDATES, WEIGHTS, Ranking, Scored, fuse
 from cde_rag.search.searcher import Searcher
 
 GRID: Final = tuple(round(step * 0.05, 2) for step in range(21))  # weights of vectors; 0 is words alone
@@ -50,7 +50,7 @@ class WeightChoice:
 
 
 def tuned_weight(
-    searcher: Callable[[str], Searcher], judged: JudgedQueries, *, current: float = _DEFAULT
+    searcher: Callable[[Ranking], Searcher], judged: JudgedQueries, *, current: float = _DEFAULT
 ) -> WeightChoice:
     """Search a collection by vectors and by words, and choose the weight of hybrid search as `choose_weight` does.
 
@@ -67,8 +67,8 @@ def tuned_weight(
         >>> papers.store.update_settings({"hybrid_weight": choice.weight})  # doctest: +SKIP
     """
     vectors, words = (
-        [[(hit.id, hit.score) for hit in hits] for hits in searcher(by).search_batch(judged.queries, CANDIDATES)]
-        for by in ("vectors", "words")
+        [[(hit.id, hit.score) for hit in hits] for hits in one.search_batch(judged.queries, CANDIDATES)]
+        for one in (searcher("vectors"), searcher("bm25"))
     )
     return choose_weight(vectors, words, judged.judgments, current=current)
 
@@ -97,7 +97,7 @@ def choose_weight(
     Raises:
         CorpusError: Fewer than 20 queries.
 
-    Source: Breiman et al. (1984), the one-standard-error rule; figures in docs/experiments/fusion.md.
+    Source: Breiman et al. (1984), the one-standard-error rule; figures in lab/pages/fusion.md.
     """
     if len(judgments) < FEWEST:
         raise CorpusError(

@@ -9,7 +9,7 @@ from cde_rag.evaluation.demo_corpus import PARENT_KEY
 from cde_rag.evaluation.demo_questions import Question
 from cde_rag.evaluation.markdown_set import PASSAGE, SHORTEST, sections
 from cde_rag.readers.splitting import split
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 PACKAGES: Final = tuple(  # of the demo, where they are installed; cde-rag and its extras depend on them
     "annotated-doc annotated-types click editables faiss-cpu filelock fsspec hf-xet httpcore2 httpx2 huggingface-hub "

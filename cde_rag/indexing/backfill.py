@@ -13,9 +13,9 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Row
+from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreCalls
 
 ROWS_AT_ONCE = 1024  # read at one time, and embedded in parts, each of which is written
 LAST_ROWS = 64  # most rows that are embedded while writers wait: some seconds
@@ -89,7 +89,7 @@ def complete(
         StoreError: The store cannot be written.
     """
     started = time.monotonic()
-    before, total = _vectors(store, number), store.count()
+    before, total = store.read(lambda state: (_vectors(state, number), state.count()))
     embedding, embedded, missing = _RowEmbedder(store, embedder, parent_key), 0, total - before
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
@@ -114,9 +114,9 @@ def complete(
 
 def report(store: Store, embedded: int, started: float) -> Recontextualization:
     """Return the result of a run that began at `started` (time.monotonic)."""
-    manifest = store.manifest()
+    documents, manifest = store.read(lambda state: (state.count(), state.manifest()))
     elapsed = time.monotonic() - started
-    return Recontextualization(store.count(), embedded, manifest.generation, manifest.fingerprint, elapsed)
+    return Recontextualization(documents, embedded, manifest.generation, manifest.fingerprint, elapsed)
 
 
 class _RowEmbedder:
@@ -134,7 +134,7 @@ class _RowEmbedder:
 
     def embed(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Return digests and vectors of rows."""
-        passages = with_siblings(self._store, rows, self._parent_key, self._embedder)
+        passages = self._store.read(lambda state: with_siblings(state, rows, self._parent_key, self._embedder))
         texts = [embedded_text(row.record) for row in rows]
         embedded = self._embedder.embed_passages(texts, [passage.siblings for passage in passages])
         return [passage.digest for passage in passages], embedded.vectors
@@ -173,7 +173,7 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> I
             yield taken
 
 
-def _vectors(store: Store, number: int) -> int:
+def _vectors(store: StoreCalls, number: int) -> int:
     for generation in store.generations():
         if generation.number == number:
             return generation.vectors

@@ -6,26 +6,25 @@ The value of context in this corpus is measured by queries made of the probes' o
 `docs/drift.md` compares both together with judged queries.
 """
 
+import hashlib
 import heapq
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
-from cde_rag._files import user_path
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedder, unwrapped
-from cde_rag.errors import ModelError, StoreError, require
-from cde_rag.indexing.probe_queries import rank, rare_words, run_of_words
+from cde_rag.errors import ModelError, StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Row
+from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 
 PROBES = 512  # documents that are looked at, by default                                    docs/drift.md
@@ -33,10 +32,13 @@ TEXTS = 7  # embedded for each probe: a document in three spaces, and two querie
 WORTH = 0.01  # NDCG@10 that embedding everything anew has to win, by default               ours
 REACH = 1.645  # standard errors of an interval of 90 %: by chance, 5 % are above nothing
 DEPTH = 10  # ranks that count
+RARE_WORDS = 3  # of a document that make a query                                           docs/drift.md
+RUN = 10  # words in a row that make a query, at most a third of the text                   docs/drift.md
+_WORD = re.compile(r"\w{3,}")
 
 
 class Calibration(NamedTuple):
-    """Regression of judged gains on the gains of probes: fitted for a model by `benchmarks/drift.py`.
+    """Regression of judged gains on the gains of probes: fitted for a model by `lab/benchmarks/drift.py`.
 
     Attributes:
         slope: Judged gain per gain of the probes.
@@ -49,7 +51,7 @@ class Calibration(NamedTuple):
     residual: float
 
 
-CALIBRATIONS = {  # by the model's name                                               docs/experiments/drift.md
+CALIBRATIONS = {  # by the model's name                                               lab/pages/drift.md
     "cde-mini-0": Calibration(0.77, 0.062, 0.065),
     "cde-mini-1": Calibration(0.80, -0.015, 0.035),
 }
@@ -104,29 +106,6 @@ class Drift:
             "candidate": self.candidate.fingerprint,
         }
 
-    def plot(self, path: str | Path) -> None:
-        """Plot the samples of the two contexts, and the estimated gain.
-
-        Args:
-            path: A new image; its suffix is the format.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-        """
-        figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(9, 3.6), layout="constrained")
-        map_axes, gain_axes = figure.subplots(1, 2, width_ratios=(2, 1))
-        present, candidate = self.present.context_embeddings, self.candidate.context_embeddings
-        axes = _principal_axes(candidate)
-        for context, label in ((present, "present"), (candidate, "candidate")):
-            map_axes.scatter(*(context @ axes).T, s=8, alpha=0.5, label=f"{label}, {len(context)} documents")
-        map_axes.set(title="Context documents, first stage", xticks=[], yticks=[])
-        map_axes.legend()
-        low, high = self.interval
-        gain_axes.errorbar([0], [self.gain], [[self.gain - low], [high - self.gain]], fmt="o", capsize=6)
-        gain_axes.axhline(0, color="grey", linewidth=1)
-        gain_axes.set(title="NDCG@10 to be won, 90 %", xticks=[])
-        figure.savefig(user_path(path), dpi=150)
-
 
 def measure_drift(
     store: Store,
@@ -158,7 +137,7 @@ def measure_drift(
     from cde_rag.embedders.contextual import ContextualEmbedder
 
     started = time.monotonic()
-    check_positive(probes, "probes")
+    probes = check_positive(probes, "probes")
     embedder = unwrapped(embedder)
     if not isinstance(embedder, ContextualEmbedder):
         raise ModelError(
@@ -298,7 +277,34 @@ def _sample(store: Store, size: int, seed: int) -> list[Row]:
     return heapq.nsmallest(size, store.scroll(), key=lambda row: rank(embedded_text(row.record), seed))
 
 
-def _principal_axes(vectors: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim 2"]:
-    """Return the first two principal axes."""
-    centred = vectors - vectors.mean(axis=0)
-    return np.linalg.svd(centred)[2][:2].T  # of all directions, also where there are fewer vectors than two
+def rare_words(texts: Sequence[str]) -> list[str]:
+    """Make a query of each text's words with the highest TF-IDF, in the text's order.
+
+    Source: Robertson & Spärck Jones 1976 (inverse document frequency), with (1 + log tf) and three letters a word.
+
+    Example:
+        >>> rare_words(["the cat sat upon the mat", "the dog sat upon the log"])
+        ['cat sat mat', 'dog sat log']
+    """
+    counts = [Counter(_WORD.findall(text.lower())) for text in texts]
+    found_in = Counter(word for words in counts for word in words)  # documents
+    queries: list[str] = []
+    for text, words in zip(texts, counts, strict=True):
+        weights = {word: (1 + math.log(n)) * math.log(len(texts) / found_in[word]) for word, n in words.items()}
+        best = set(heapq.nsmallest(RARE_WORDS, weights, key=lambda word: (-weights[word], word)))
+        queries.append(" ".join(word for word in words if word in best) or text)
+    return queries
+
+
+def run_of_words(text: str) -> str:
+    """Make a query of consecutive words of a text, at a position that depends on the text alone."""
+    words = text.split()
+    length = max(1, min(RUN, len(words) // 3))
+    start = rank(text, 0) % (len(words) - length + 1)
+    return " ".join(words[start : start + length])
+
+
+def rank(text: str, seed: int) -> int:
+    """Return 64 bits of a hash, with a salt unlike that of the samples of contexts."""
+    data = f"probe {seed}\0{text}".encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")

@@ -2,7 +2,7 @@
 
 A collection that is made with `headers=["section"]` extends the title of each record that it is given by these metadata
 fields, "Install > Linux". The title is embedded in front of the text, found by words, part of a record's digest, and
-shown with hits; the text stays as it is. Source: ours; measured in docs/experiments/headers.md.
+shown with hits; the text stays as it is. Source: ours; measured in lab/pages/headers.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.records import check_key
-from cde_rag.stores.base import Record
-from cde_rag.stores.filter_conditions import value_at
+from cde_rag.field_names import value_at
+from cde_rag.records import PartialRecord, Record, check_key
 
 SEPARATOR: Final = " > "
 _SHARE: Final = 4  # of the window: headers have at most a quarter
@@ -39,7 +38,8 @@ def with_headers(records: Iterable[Record], settings: Mapping[str, Any], embedde
     """Extend titles by a collection's headers; records of a collection without headers are returned unchanged.
 
     Args:
-        records: Records to add. One whose title has its headers already stays as it is.
+        records: Records to add. One whose title has its headers already stays as it is, and so does a partial one,
+            which gets them when it is completed.
         settings: Settings of the store.
         embedder: Its tokenizer counts a title's tokens: headings are left out from the second on until the title
             takes at most a quarter of the window.
@@ -70,8 +70,8 @@ def _counter(embedder: Embedder) -> Callable[[str], bool]:
 
 
 def _has_fields(record: object) -> bool:
-    """Return True for a record with a title and metadata; any other is refused later, where records are validated."""
-    if not isinstance(record, Record):
+    """Return True for a complete record; what is none is refused later, where records are validated."""
+    if not isinstance(record, Record) or isinstance(record, PartialRecord):
         return False
     title, metadata = cast(object, record.title), cast(object, record.metadata)
     return isinstance(title, str) and isinstance(metadata, Mapping)

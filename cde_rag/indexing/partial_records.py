@@ -1,44 +1,33 @@
 """Completion of partial records by the stored records of their ids."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from cde_rag.indexing.headers import without_headers
-from cde_rag.records import CHUNK, PartialRecord
-from cde_rag.stores.base import Record
-from cde_rag.stores.store import Store
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.indexing.headers import with_headers, without_headers
+from cde_rag.records import PartialRecord, Record, Row
 
 
-def completed(records: Iterable[Record], store: Store, settings: Mapping[str, Any]) -> Iterator[Record]:
-    """Give partial records the titles and metadata that are stored; yield other records unchanged.
+def completed(
+    records: Sequence[Record], stored: Mapping[str, Row], settings: Mapping[str, Any], embedder: Embedder
+) -> list[Record]:
+    """Give partial records the titles and metadata that are stored, and headers; other records stay as they are.
 
     Args:
-        records: Records to add, which need not be valid.
-        store: Holds a collection.
+        records: Checked records.
+        stored: Stored rows of their ids.
         settings: Settings of the store; a stored title is taken without its headers, which new metadata may change.
+        embedder: As of `with_headers`.
     """
-    remaining = iter(records)
-    for first in remaining:
-        if not isinstance(first, PartialRecord):  # is not held back, so that it is written if its source breaks
-            yield first
-            continue
-        some = [first, *islice(remaining, CHUNK - 1)]
-        ids = [record.id for record in some if isinstance(record, PartialRecord)]
-        valid = [id_ for id_ in ids if isinstance(cast(object, id_), str)]
-        stored = {row.record.id: row.record for row in store.get(valid)} if valid else {}
-        for record in some:
-            if isinstance(record, PartialRecord):
-                yield _completed(record, stored, settings)
-            else:
-                yield record
+    partial = [_completed(each, stored.get(each.id), settings) for each in records if isinstance(each, PartialRecord)]
+    complete = iter(with_headers(partial, settings, embedder))
+    return [next(complete) if isinstance(each, PartialRecord) else each for each in records]
 
 
-def _completed(record: PartialRecord, stored: Mapping[str, Record], settings: Mapping[str, Any]) -> Record:
-    there = stored.get(record.id) if isinstance(cast(object, record.id), str) else None
+def _completed(record: PartialRecord, row: Row | None, settings: Mapping[str, Any]) -> Record:
     title, metadata = record.title, record.metadata
-    if there is not None and "title" in record.kept:
-        title = without_headers(there, settings)
-    if there is not None and "metadata" in record.kept:
-        metadata = there.metadata
+    if row is not None and "title" in record.kept:
+        title = without_headers(row.record, settings)
+    if row is not None and "metadata" in record.kept:
+        metadata = row.record.metadata
     return Record(record.id, record.text, title, metadata)

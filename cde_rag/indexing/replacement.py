@@ -3,6 +3,7 @@
 A passage of a document has the id `source#number`, numbered without gaps from 0, so that the number of passages that
 are read tells which stored ones the document no longer has. One file may be stored under several names: its absolute
 path, if it was indexed by itself, and its path in each folder that was indexed. Those that are not read are doubles.
+So are the passages of a folder that was renamed or moved: one that is gone, of whose documents most are in another now.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +15,11 @@ from typing import Final
 from cde_rag.errors import StoreError
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.passages import document_of, file_of, source_of
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.store import Store
 
 _OPERANDS: Final = 5_000  # of one filter, which may have 10,000
+_MOST_FOLDERS: Final = 64  # that are looked at; rows of tables may have a field of this name, with a value for each
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Replacement:
         self._empty = not store.count()
         self._folders: set[str] = set()  # that are stored, among those asked for
         self._asked: set[str] = set()
+        self._gone: dict[str, list[Path]] = {}  # former paths of renamed folders, by the present one
         self._waiting: dict[str, int] = {}  # number of passages to come, of documents that have begun
         self._leaving: dict[str, list[str]] = {}  # ids of their stored passages that they lack
 
@@ -100,7 +103,7 @@ class Replacement:
         self._asked |= above
         names = {name: name for name in new}
         for name, path in paths.items():
-            for other in [] if path is None else _names_of(path, self._folders):
+            for other in [] if path is None else self._names_of(path, new[name]):
                 if other not in self._documents:  # else it is read, too
                     names.setdefault(other, name)
         known = [document_of(row.record) for row in stored.values()]
@@ -114,9 +117,26 @@ class Replacement:
                 if source is None or source not in part:
                     continue
                 name, number = part[source], _number(row.record)
-                double = name != source and file_of(row.record.metadata) == paths[name]
+                double = name != source and self._present(row.record) == paths[name]
                 if double or (name == source and number >= self._documents[name]):
                     self._leaving[name].append(row.record.id)
+
+    def _names_of(self, path: Path, record: Record) -> list[str]:
+        """Return the names under which a file may be stored, one of whose passages is given."""
+        names = [str(path), *(source_of(path, [Path(each)])[PARENT_KEY] for each in self._folders)]
+        folder: str | None = record.metadata.get(FOLDER_KEY)
+        if folder is None:
+            return names
+        if folder not in self._gone:
+            others = _other_folders(self._store, folder)
+            self._gone[folder] = [other for other in others if _was(self._store, other, Path(folder))]
+        return [*names, *(f"{gone.name}/{path.relative_to(folder).as_posix()}" for gone in self._gone[folder])]
+
+    def _present(self, record: Record) -> Path | None:
+        """Return the path where the file of a stored passage is now, if its folder was renamed."""
+        path, folder = file_of(record.metadata), str(record.metadata.get(FOLDER_KEY))
+        present = next((new for new, gone in self._gone.items() if Path(folder) in gone), None)
+        return path if path is None or present is None else Path(present, path.relative_to(folder))
 
 
 def _number(record: Record) -> int:
@@ -133,15 +153,17 @@ def locate(reader: RecordReader, store: Store) -> None:
 
     Raises:
         StoreError: The collection has passages of another folder with the same name as one of the reader's, so that
-            they would have the same ids.
+            they would have the same ids; or one of the reader's is a link, which led to another folder before.
     """
     folders = frozenset(folder.resolve() for folder in reader.folders)
     paths = {path.parent.resolve() / path.name for path in reader.files} | folders
     above = {str(folder) for path in paths for folder in (path, *path.parents)}
-    reader.roots = folders | {Path(folder) for folder in stored_folders(store, above)}
-    for folder in folders:
-        if not any(folder != root and folder.is_relative_to(root) for root in reader.roots):
-            _check_folder(store, folder)
+    stored = {Path(folder) for folder in stored_folders(store, above)}
+    reader.roots = folders | stored
+    for given in reader.folders:
+        folder = given.resolve()
+        if folder not in stored and not any(folder != root and folder.is_relative_to(root) for root in reader.roots):
+            _check_folder(store, given, folder)
 
 
 def stored_folders(store: Store, asked: Iterable[str]) -> set[str]:
@@ -198,16 +220,45 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     return found
 
 
-def _names_of(path: Path, folders: Iterable[str]) -> list[str]:
-    """Return the names under which a file may be stored, given the folders that passages were read from."""
-    return [str(path), *(source_of(path, [Path(folder)])[PARENT_KEY] for folder in folders)]
-
-
-def _check_folder(store: Store, folder: Path) -> None:
+def _check_folder(store: Store, given: Path, folder: Path) -> None:
+    """Refuse a folder whose passages would replace those of another, or stand beside those of an earlier release."""
     inside = {"gte": f"{folder.name}/", "lt": f"{folder.name}0"}  # 0 is what follows /
     other = next(iter(store.scroll(where={PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}, page=1)), None)
-    if other is not None:
+    if other is not None and not _was(store, path := Path(other.record.metadata[FOLDER_KEY]), folder):
         raise StoreError(
-            f"The collection holds passages of another folder {folder.name!r}, {other.record.metadata[FOLDER_KEY]}, "
-            f"which those of {folder} would replace. Rename one of the folders, or give them two collections."
+            f"{store} holds passages of another folder {folder.name!r}, {path}, which those of {folder} would replace. "
+            f"{_remedy(path)} To keep both, rename one of the folders, or give them two collections."
         )
+    for path in _other_folders(store, str(folder)) if given.is_symlink() else ():
+        if path.is_dir() and _has_most(store, path, folder):
+            raise StoreError(
+                f"{given} is a link to {folder}, and {store} holds passages of {path}, mostly of the same names, which "
+                f"would stay beside the new ones. {_remedy(path)} To keep both, name {folder} in place of the link."
+            )
+
+
+def _remedy(folder: Path) -> str:
+    return f"To replace them, first call collection.delete(where={{'{FOLDER_KEY}': {str(folder)!r}}}) in Python."
+
+
+def _other_folders(store: Store, folder: str) -> list[Path]:
+    """Return the other folders than `folder` that passages in a store were read from."""
+    known = [folder]
+    while len(known) < _MOST_FOLDERS:
+        row = next(iter(store.scroll(where={FOLDER_KEY: {"nin": known}}, page=1)), None)
+        if row is None or not isinstance(found := row.record.metadata[FOLDER_KEY], str):
+            break
+        known.append(found)
+    return [path for path in map(Path, known[1:]) if path.is_absolute()]
+
+
+def _was(store: Store, other: Path, folder: Path) -> bool:
+    """Return True if a stored folder seems to be one that was renamed or moved to be another: it is gone."""
+    return not other.is_dir() and _has_most(store, other, folder)
+
+
+def _has_most(store: Store, other: Path, folder: Path) -> bool:
+    """Return True if a folder has at least half of the documents of a stored one, by their paths in it."""
+    sources = {document_of(row.record) for row in store.scroll(where={FOLDER_KEY: str(other)})} - {None}
+    found = sum((folder / str(source).removeprefix(f"{other.name}/")).is_file() for source in sources)
+    return 0 < len(sources) <= 2 * found

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from cde_rag._validation import digest
 from cde_rag.context.siblings import choose_siblings
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.records import Parent, embedded_text, parent_of
-from cde_rag.stores.base import Record, Row
-from cde_rag.stores.store import Store
+from cde_rag.records import Parent, Record, Row, embedded_text, parent_of
+from cde_rag.stores.store_calls import StoreCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,11 @@ def passages(group: Sequence[Row], embedder: Embedder) -> list[Passage]:
 
 
 def stored_groups(
-    store: Store, parents: AbstractSet[Parent], parent_key: str | None, *, arriving: Mapping[str, Row] | None = None
+    store: StoreCalls,
+    parents: AbstractSet[Parent],
+    parent_key: str | None,
+    *,
+    arriving: Mapping[str, Row] | None = None,
 ) -> defaultdict[Parent, dict[str, Row]]:
     """Return the stored passages of some parents, those of each in order of insertion, by id.
 
@@ -57,11 +60,11 @@ def stored_groups(
     return groups
 
 
-def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, embedder: Embedder) -> list[Passage]:
+def with_siblings(store: StoreCalls, some: Sequence[Row], parent_key: str | None, embedder: Embedder) -> list[Passage]:
     """Return rows as passages with the siblings that they have in the store now.
 
     Args:
-        store: Holds a collection.
+        store: Holds a collection; or a state of it.
         some: Rows of it.
         parent_key: As in `Upserter`.
         embedder: Embedder of the vectors.

@@ -8,36 +8,34 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, takewhile
-from typing import Any, TypeAlias
-
-import numpy as np
-from jaxtyping import Float32
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
-from cde_rag.embedders.protocol import Embedder, KeepsVectors
-from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, TruncationWarning, warn_user
+from cde_rag.indexing import made_vectors
+from cde_rag.indexing.made_vectors import MadeVectors, ReadyVectors
+from cde_rag.indexing.partial_records import completed
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import (
     Stale,
-    UpsertPlan,
     difference,
-    groups_of,
     parents_of,
     plan_upsert,
     stale_passages,
 )
 from cde_rag.readers.passages import document_of
-from cde_rag.records import Parent, Positions, chunks, embedded_text
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Parent, Positions, Record, Row, chunks, embedded_text
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreCalls
 
 PART_S = 4.0  # seconds of embedding between two writes: what a kill can cost, and how often progress is reported
 FIRST_PART = 128  # texts that are embedded before the speed is known
 SMALLEST_PART = 32
-LARGEST_WRITE = 2048  # rows in one call of a store
+_Read = TypeVar("_Read")
 TRIES = 8  # to write what was embedded while other calls change the same parents; after as many they wait
 
 
@@ -118,43 +116,32 @@ class AddPlan:
     deleted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyVectors:
-    """Vectors that were made before an upsert.
-
-    Attributes:
-        fingerprint: Fingerprint of their vector space.
-        vectors: Each vector with True if its text was truncated, by the digest of its row.
-    """
-
-    fingerprint: str
-    vectors: Mapping[str, tuple[Float32[np.ndarray, " dim"], bool]]
-
-
 class Upserter:
     """Upserts and deletes that keep every vector in a store equal to its record's text and siblings. Thread-safe.
 
     An upsert compares a chunk of records with the stored ones (`difference`), plans its writes (`plan_upsert`), finds
     the passages whose vectors are stale (`stale_passages`), embeds these, and writes.
 
-    Texts are embedded outside the lock, so that calls embed in parallel and a delete does not wait for an upsert: a
-    step reads the store and writes if it has all vectors; otherwise the missing ones are embedded, and the step is
-    repeated. Vectors are cached by their digest, over text and siblings: rows that another call changed meanwhile have
-    another digest and are embedded again, the others are not.
+    Texts are embedded outside the lock, so that calls embed in parallel and a delete does not wait for an upsert: the
+    missing vectors are found in one state of the store, and embedded; then a step reads the store and writes in one
+    transaction. Vectors are cached by their digest, over text and siblings: rows that another call changed meanwhile
+    have another digest and are embedded again, the others are not. Partial records are completed in the step that
+    writes them, so that they keep what another call wrote meanwhile.
 
-    A crash between two writes leaves rows whose digest does not match their siblings; repeating the call finds and
-    repairs them.
+    A crash between two steps, or in a store without transactions between two writes, leaves rows whose digest does not
+    match their siblings; repeating the call finds and repairs them.
 
     Args:
         store: Holds a collection.
         active: Embedder of the store's active vector space.
-        parent_key: The metadata key that names a record's parent; `None` if parents are not used.
+        settings: Settings of the store: its parent key and its headers.
     """
 
-    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
+    def __init__(self, store: Store, active: ActiveEmbedder, settings: Mapping[str, Any]) -> None:
         self._store = store
         self._active = active
-        self._parent_key = parent_key
+        self._settings = settings
+        self._parent_key: str | None = settings["parent_key"]
         self._lock = threading.Lock()
         self._part = FIRST_PART
 
@@ -186,19 +173,20 @@ class Upserter:
         try:
             with operation("cde_rag.add", {"fingerprint": short(self._active.last.fingerprint)}) as note:
                 replacement = None if documents is None else Replacement(self._store, documents)
-                for size, stored, wanted, changed in self._differences(records):
-                    leaving = set[str]() if replacement is None else replacement.begin(wanted, stored)
+                for chunk in self._chunks(records):
+                    leaving = set[str]() if replacement is None else replacement.begin(chunk.records, chunk.stored)
 
                     def on_write(written: int, done: int = done) -> None:
                         if on_progress is not None:
                             on_progress(Progress(done + written, total, time.monotonic() - started))
 
-                    upsert = partial(self._upsert_chunk, wanted, leaving, at_once)
-                    truncated = self._run(upsert, ready, on_write, at_once=at_once)
-                    changes += changed + Counter(truncated=len(truncated & wanted.keys()))
+                    pending = self._replanned(chunk, leaving)
+                    upsert = partial(self._upsert_chunk, chunk.records, leaving, at_once)
+                    truncated = self._run(upsert, pending, ready, on_write, at_once=at_once).truncated
+                    changes += chunk.changes + Counter(truncated=len(truncated & chunk.records.keys()))
                     if replacement is not None:
-                        changes["deleted"] += self._delete_all(replacement.end(wanted))
-                    done += size
+                        changes["deleted"] += self._delete_all(replacement.end(chunk.records))
+                    done += chunk.size
                     note({"documents": done, **changes})
                     if on_progress is not None:
                         on_progress(Progress(done, total, time.monotonic() - started))
@@ -226,7 +214,7 @@ class Upserter:
             documents: Number of passages of each document, by `source`.
         """
         replacement, names, deleted = Replacement(self._store, documents), iter(documents), 0
-        while part := list(islice(names, LARGEST_WRITE)):
+        while part := list(islice(names, made_vectors.LARGEST_WRITE)):
             firsts = {row.record.id: row.record for row in self._store.get([f"{name}#0" for name in part])}
             deleted += self._delete_all(sorted(replacement.begin(firsts, {})))
         return deleted
@@ -238,145 +226,196 @@ class Upserter:
         """
         changes = Counter[str]()
         replacement = None if documents is None else Replacement(self._store, documents)
-        for _, stored, wanted, changed in self._differences(records):
-            leaving = set[str]() if replacement is None else replacement.begin(wanted, stored)
-            plan = plan_upsert(stored, wanted, self._parent_key)
-            stale = self._planned(plan, leaving, self._active.last)
-            changes += changed + Counter(embedded=len({change.row.digest for change in stale}))
-            changes["deleted"] += 0 if replacement is None else len(replacement.end(wanted))
+        for chunk in self._chunks(records):
+            leaving = set[str]() if replacement is None else replacement.begin(chunk.records, chunk.stored)
+            stale = self._replanned(chunk, leaving).stale
+            changes += chunk.changes + Counter(embedded=len({change.row.digest for change in stale}))
+            changes["deleted"] += 0 if replacement is None else len(replacement.end(chunk.records))
         del changes["repeated"]
         return AddPlan(**changes)
 
-    def _differences(
-        self, records: Iterable[Record]
-    ) -> Iterator[tuple[int, dict[str, Row], dict[str, Record], Counter[str]]]:
-        """Yield the size of each chunk, the stored rows of its ids, and its records and changes by `difference`."""
+    def _chunks(self, records: Iterable[Record]) -> Iterator["_Chunk"]:
+        """Yield each chunk of a call, compared with one state of the store."""
         done, positions = 0, Positions()
         for chunk in chunks(records, self._parent_key, document_of):
             positions.extend(record.id for record in chunk)
-            stored = {row.record.id: row for row in self._store.get(list({record.id for record in chunk}))}
-            known = {row_id: row.record for row_id, row in stored.items()}
-            yield len(chunk), stored, *difference(known, chunk, done, positions)
+            yield self._read(partial(self._compared, chunk, done, positions))
             done += len(chunk)
+
+    def _compared(
+        self, chunk: Sequence[Record], done: int, positions: Positions, embedder: Embedder, state: StoreCalls
+    ) -> "_Chunk":
+        wanted = {record.id: record for record in chunk}
+        stored = {row.record.id: row for row in state.get(list(wanted))}
+        known = {row_id: row.record for row_id, row in stored.items()}
+        complete = completed(chunk, stored, self._settings, embedder)
+        changes = difference(known, complete, done, positions)
+        pending = self._planned(wanted, stored, frozenset(), embedder, state)
+        return _Chunk(len(chunk), stored, wanted, changes, pending)
+
+    def _completed(
+        self, records: Mapping[str, Record], stored: Mapping[str, Row], embedder: Embedder
+    ) -> dict[str, Record]:
+        """Return `completed` records by id."""
+        complete = completed(list(records.values()), stored, self._settings, embedder)
+        return dict(zip(records, complete, strict=True))
+
+    def _replanned(self, chunk: "_Chunk", leaving: AbstractSet[str]) -> "_Pending":
+        """Return the pending changes of a chunk when some stored passages leave."""
+        if not leaving:
+            return chunk.pending
+        return self._read(partial(self._planned, chunk.records, chunk.stored, leaving))
+
+    def _read(self, work: "Callable[[Embedder, StoreCalls], _Read]") -> "_Read":
+        """Call a function with the active embedder and one state of the store in its space."""
+
+        def read(embedder: Embedder) -> _Read:
+            def checked(state: StoreCalls) -> _Read:
+                if (space := state.manifest().fingerprint) != embedder.fingerprint:
+                    raise ContextMismatchError(expected=space, found=embedder.fingerprint)
+                return work(embedder, state)
+
+            return self._store.read(checked)
+
+        return self._active.use(read)
 
     def _upsert_chunk(
         self,
         records: Mapping[str, Record],
         leaving: AbstractSet[str],
         at_once: bool,  # noqa: FBT001
-        made: "_Vectors",
+        state: StoreCalls,
+        made: MadeVectors,
     ) -> list[Stale]:
         """Upsert records, one for each id; a `Step`.
 
         Args:
-            records: Records by id.
+            records: Records by id, partial ones among them.
             leaving: Ids of stored passages that are deleted afterwards, no longer siblings of any passage.
             at_once: True: write nothing if a vector is missing.
+            state: State of the store.
             made: Vectors of the call.
         """
-        stored = {row.record.id: row for row in self._store.get(list(records))}
+        stored = {row.record.id: row for row in state.get(list(records))}
+        if at_once:
+            pending = self._planned(records, stored, leaving, made.embedder, state)
+            if missing := made.lacking(pending.stale):
+                return missing
+        records = self._completed(records, stored, made.embedder)
         plan = plan_upsert(stored, records, self._parent_key)
-        if at_once and (missing := self._missing(plan, leaving, made)):
-            return missing
         # The siblings that moved rows leave come first: after the move nothing names them.
-        siblings = self._stale(plan.left, made.embedder, leaving=plan.moved | leaving)
-        if missing := self._write([[each] for each in siblings], made):
-            return missing
+        siblings = self._stale(state, plan.left, made.embedder, leaving=plan.moved | leaving)
+        if left := made.write(state, siblings):
+            return left
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
-            self._store.update_metadata(plan.metadata)
+            state.update_metadata(plan.metadata)
         before = [row.record for row in stored.values()]
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
-        stale = self._stale(plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
-        made.written = len(records) - sum(each.row.record.id in records for each in stale)
+        stale = self._stale(state, plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
         # Digests are those of all siblings, also of those that are not written yet, so that none of them is embedded
         # again when the others are there, or when an interrupted call is repeated.
-        groups = groups_of(stale, {record.id for record in gone})
-        ready = list(takewhile(lambda group: all(each.row.digest in made for each in group), groups))
-        if ready:
-            self._write(ready, made, gone=gone)
-            made.written += sum(each.row.record.id in records for group in ready for each in group)
-        return [each for group in groups[len(ready) :] for each in group if each.row.digest not in made]
+        left = made.write(state, stale, gone=gone)
+        made.written = len(records) - sum(each.row.record.id in records for each in left)
+        return left
 
-    def _missing(self, plan: UpsertPlan, leaving: AbstractSet[str], made: "_Vectors") -> list[Stale]:
-        """Return the rows of a plan that have no vector in `made`."""
-        stale = self._planned(plan, leaving, made.embedder)
-        return [change for change in stale if change.row.digest not in made]
-
-    def _planned(self, plan: UpsertPlan, leaving: AbstractSet[str], embedder: Embedder) -> list[Stale]:
-        """Return the passages whose vectors a plan makes stale, before anything of it is written.
+    def _planned(
+        self,
+        records: Mapping[str, Record],
+        stored: Mapping[str, Row],
+        leaving: AbstractSet[str],
+        embedder: Embedder,
+        state: StoreCalls,
+    ) -> "_Pending":
+        """Return the changes that an upsert makes, before anything of it is written.
 
         Passages that move to another parent keep their places in the order of insertion, as they do when it is written.
         (Those that had none count as its last ones.)
         """
-        groups = stored_groups(self._store, plan.left | plan.joined, self._parent_key, arriving=plan.arriving)
-        return stale_passages(groups, embedder, self._parent_key, arriving=plan.arriving, leaving=leaving)
+        plan = plan_upsert(stored, self._completed(records, stored, embedder), self._parent_key)
+        groups = stored_groups(state, plan.left | plan.joined, self._parent_key, arriving=plan.arriving)
+        stale = stale_passages(groups, embedder, self._parent_key, arriving=plan.arriving, leaving=leaving)
+        return _Pending(embedder, stale, writes=bool(stale or plan.metadata))
 
     def _delete_all(self, ids: Sequence[str]) -> int:
         """Remove records by id, part by part; returns how many there were."""
         leaving = list(dict.fromkeys(ids))
-        gone, remaining, removed = set(leaving), iter(leaving), Counter[str]()
-        while part := list(islice(remaining, LARGEST_WRITE)):
-            self._run(partial(self._delete_chunk, part, gone, removed))
-        return removed.total()
+        gone, remaining, removed = set(leaving), iter(leaving), 0
+        while part := list(islice(remaining, made_vectors.LARGEST_WRITE)):
+            pending = _Pending(self._active.last, [], writes=True)
+            if self._parent_key is not None:
+                pending = self._read(partial(self._left, part, gone))
+            removed += self._run(partial(self._delete_chunk, part, gone), pending).written
+        return removed
+
+    def _left(self, ids: Sequence[str], leaving: AbstractSet[str], embedder: Embedder, state: StoreCalls) -> "_Pending":
+        """Return the passages that stay when some leave, and whose vectors are then stale."""
+        parents = parents_of((row.record for row in state.get(ids)), self._parent_key)
+        return _Pending(embedder, self._stale(state, parents, embedder, leaving=leaving), writes=True)
 
     def _delete_chunk(
-        self, ids: Sequence[str], leaving: AbstractSet[str], removed: Counter[str], made: "_Vectors"
+        self, ids: Sequence[str], leaving: AbstractSet[str], state: StoreCalls, made: MadeVectors
     ) -> list[Stale]:
         """Delete the rows of one chunk of a call, after their siblings are embedded without them; a `Step`.
 
         Args:
             ids: Ids of the chunk.
             leaving: All ids that the call deletes, no longer siblings of any passage.
-            removed: Gets the number of rows that were deleted.
+            state: State of the store.
             made: Vectors of the call.
         """
         if self._parent_key is not None:
-            parents = parents_of((row.record for row in self._store.get(ids)), self._parent_key)
-            siblings = self._stale(parents, made.embedder, leaving=leaving)
-            if missing := self._write([[each] for each in siblings], made):
-                return missing
-        _forget(made.embedder, lambda: [row.record for row in self._store.get(ids)])
-        removed["deleted"] += self._store.delete(ids)
+            siblings = self._left(ids, leaving, made.embedder, state).stale
+            if left := made.write(state, siblings):
+                return left
+        made.forget(lambda: [row.record for row in state.get(ids)])
+        made.written = state.delete(ids)
         return []
 
     def _run(
         self,
         step: "Step",
+        pending: "_Pending",
         ready: ReadyVectors | None = None,
         on_write: Callable[[int], None] | None = None,
         *,
         at_once: bool = False,
-    ) -> set[str]:
+    ) -> MadeVectors:
         """Repeat a step under the lock until no vector is missing; missing ones are embedded outside the lock.
 
         Args:
             step: Reads and writes.
+            pending: Changes that it will make.
             ready: Vectors that were made before.
             on_write: Called with the number of rows that the call has written, between two parts.
             at_once: True: embed all missing vectors in one call.
 
         Returns:
-            Ids of the rows that were truncated.
+            The vectors that were made.
         """
-        made = _Vectors(ready)
-        tries: int | None = None
-        while tries is None or tries > 0:
-            with self._lock:
-                missing = self._active.use(lambda embedder: step(made.bind(embedder)))
-            if not missing:
-                return made.truncated
-            if on_write is not None and tries is not None:
-                on_write(made.written)
-            tries = TRIES - 1 + len(missing) // SMALLEST_PART if tries is None else tries - 1
+        made, missing = MadeVectors(ready).bind(pending.embedder), pending.stale
+        if not pending.writes:
+            return made
+
+        def write(embedder: Embedder) -> list[Stale]:
+            return self._store.write(lambda state: step(state, made.bind(embedder)))
+
+        for _ in range(TRIES + len(missing) // SMALLEST_PART):
             part, started = missing if at_once else missing[: self._part], time.monotonic()
-            made.embed(part)
-            self._part = next_part(len(part), time.monotonic() - started)
+            if part:
+                made.embed(part)
+                self._part = next_part(len(part), time.monotonic() - started)
+            with self._lock:
+                missing = made.lacking(self._active.use(write))
+            if not missing:
+                return made
+            if on_write is not None:
+                on_write(made.written)
         with self._lock:  # other calls change the same parents all the time: now they wait
             for _ in range(TRIES):
-                missing = self._active.use(lambda embedder: step(made.bind(embedder)))
-                if not missing:
-                    return made.truncated
                 made.embed(missing)
+                missing = made.lacking(self._active.use(write))
+                if not missing:
+                    return made
         raise StoreError(
             f"Another process changed the same parents in each of {2 * TRIES} tries. Nothing is lost: make this call "
             "again, or change a parent from one process."
@@ -384,6 +423,7 @@ class Upserter:
 
     def _stale(
         self,
+        state: StoreCalls,
         parents: AbstractSet[Parent],
         embedder: Embedder,
         *,
@@ -391,30 +431,8 @@ class Upserter:
         leaving: AbstractSet[str] = frozenset(),
     ) -> list[Stale]:
         """Return the passages of some parents whose vectors are stale; see `stale_passages`."""
-        groups = stored_groups(self._store, parents, self._parent_key)
+        groups = stored_groups(state, parents, self._parent_key)
         return stale_passages(groups, embedder, self._parent_key, arriving=arriving, leaving=leaving)
-
-    def _write(
-        self, groups: Sequence[Sequence[Stale]], made: "_Vectors", *, gone: Sequence[Record] = ()
-    ) -> list[Stale]:
-        """Write stale rows with their new vectors, or return those that have none in `made` and write nothing.
-
-        Args:
-            groups: Rows; those of a group are written by one call of the store.
-            made: Vectors of the call.
-            gone: Records as they are replaced, whose plain vectors are deleted.
-        """
-        if missing := [each for group in groups for each in group if each.row.digest not in made]:
-            return missing
-        _forget(made.embedder, lambda: gone)
-        parts: list[list[Row]] = []  # from the last one on, which has the records that arrive
-        for group in reversed(groups):
-            if not parts or len(parts[-1]) + len(group) > LARGEST_WRITE:
-                parts.append([])
-            parts[-1][:0] = [each.row for each in group]
-        for rows in reversed(parts):
-            self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
-        return []
 
     def _warn(self, changes: Counter[str]) -> None:
         if changes["truncated"]:
@@ -433,63 +451,37 @@ class Upserter:
             )
 
 
-def _forget(embedder: Embedder, records: Callable[[], Sequence[Record]]) -> None:
-    """Delete the plain vectors of records that go, before these do, so that a crash leaves no trace of them."""
-    if isinstance(embedder, KeepsVectors):
-        embedder.forget([embedded_text(record) for record in records()])
-
-
-class _Vectors:
-    """Vectors that were made for one call, by digest, in the space of one embedder.
+class _Pending(NamedTuple):
+    """Changes of a step, found in one state of the store.
 
     Attributes:
-        truncated: Ids of rows that exceed the model's token limit.
-        written: Number of the call's rows that are stored with their vectors; re-embedded siblings do not count.
+        embedder: Embedder of the vectors.
+        stale: Rows whose vectors have to be made.
+        writes: True if there is anything to write.
     """
 
-    def __init__(self, ready: ReadyVectors | None) -> None:
-        self.truncated: set[str] = set()
-        self.written = 0
-        self._ready = ready
-        self._embedder: Embedder | None = None
-        self._made: dict[str, Float32[np.ndarray, " dim"]] = {}
-
-    def __contains__(self, digest: str) -> bool:
-        return digest in self._made
-
-    def bind(self, embedder: Embedder) -> "_Vectors":
-        """Return this cache for an embedder, emptied if its vectors are of another space."""
-        if self._embedder is None or self._embedder.fingerprint != embedder.fingerprint:
-            self._made.clear()
-        self._embedder = embedder
-        return self
-
-    @property
-    def embedder(self) -> Embedder:
-        """Embedder of the space."""
-        assert self._embedder is not None, "bind(embedder) comes first"
-        return self._embedder
-
-    def vectors(self, rows: Sequence[Row]) -> Float32[np.ndarray, "rows dim"]:
-        """Return the vectors of rows, by their digests."""
-        return np.stack([self._made[row.digest] for row in rows])
-
-    def embed(self, stale: Sequence[Stale]) -> None:
-        """Embed rows; those of one digest have one vector."""
-        once = list({each.row.digest: each for each in stale}.values())
-        cut: set[str] = set()
-        if self._ready is not None and self._ready.fingerprint == self.embedder.fingerprint:
-            found = {each.row.digest: self._ready.vectors.get(each.row.digest) for each in once}
-            self._made.update((digest, vector[0]) for digest, vector in found.items() if vector is not None)
-            cut = {digest for digest, vector in found.items() if vector is not None and vector[1]}
-            once = [each for each in once if each.row.digest not in self._made]
-        if once:
-            texts, siblings = [embedded_text(each.row.record) for each in once], [each.siblings for each in once]
-            embedded = self.embedder.embed_passages(texts, siblings)
-            self._made.update(zip((each.row.digest for each in once), embedded.vectors, strict=True))
-            cut |= {each.row.digest for each, truncated in zip(once, embedded.truncated, strict=True) if truncated}
-        self.truncated.update(each.row.record.id for each in stale if each.row.digest in cut)
+    embedder: Embedder
+    stale: list[Stale]
+    writes: bool
 
 
-Step: TypeAlias = Callable[[_Vectors], list[Stale]]
-"""Reads the store, writes the rows whose vectors it has, and returns those that it lacks."""
+class _Chunk(NamedTuple):
+    """A chunk of a call, compared with the store.
+
+    Attributes:
+        size: Number of the call's records in it.
+        stored: Rows that are stored under its ids.
+        records: Record of each id, partial ones among them.
+        changes: Number of records by kind of change; see `difference`.
+        pending: Changes of the upsert, if no passage leaves.
+    """
+
+    size: int
+    stored: dict[str, Row]
+    records: dict[str, Record]
+    changes: Counter[str]
+    pending: _Pending
+
+
+Step: TypeAlias = Callable[[StoreCalls, MadeVectors], list[Stale]]
+"""Reads the store, writes rows whose vectors it has, and returns the stale rows that are left."""

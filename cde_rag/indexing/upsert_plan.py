@@ -11,8 +11,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import passages
 from cde_rag.readers.passages import document_of
-from cde_rag.records import Parent, Positions, parent_of
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Parent, Positions, Record, Row, parent_of
 
 
 class Stale(NamedTuple):
@@ -46,19 +45,17 @@ class UpsertPlan:
     metadata: Mapping[str, Mapping[str, Any]]
 
 
-def difference(
-    stored: Mapping[str, Record], chunk: Sequence[Record], start: int, positions: Positions
-) -> tuple[dict[str, Record], Counter[str]]:
-    """Compare a chunk of a call with the stored records of its ids.
+def difference(stored: Mapping[str, Record], chunk: Sequence[Record], start: int, positions: Positions) -> Counter[str]:
+    """Count the changes by a chunk of a call, which is compared with the stored records of its ids.
 
     Args:
         stored: Records by id.
-        chunk: Checked records.
+        chunk: Checked and complete records.
         start: Position of the first in the call.
         positions: Positions of all ids of the call so far, this chunk included.
 
     Returns:
-        Each id's record after the upsert, and the number of records added, replaced, updated, unchanged and repeated.
+        Number of records added, replaced, updated, unchanged and repeated.
 
     Raises:
         CorpusError: An id comes twice in the call with different texts.
@@ -79,7 +76,7 @@ def difference(
                 "Give them two ids, or leave one out."
             )
         changes["repeated"] += first < position
-    return known, changes
+    return changes
 
 
 def plan_upsert(stored: Mapping[str, Row], records: Mapping[str, Record], parent_key: str | None) -> UpsertPlan:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int64
 from cde_rag._validation import check_positive
 
 _STEP: Final = (
-    8  # tokens: a third of the shapes, which takes less time than is lost by padding (benchmarks/flat_memory.py)
+    8  # tokens: a third of the shapes, which takes less time than is lost by padding (lab/benchmarks/flat_memory.py)
 )
 _PASS_TOKENS: Final = 64  # a forward pass takes as long as that many tokens more (MiniLM's size, OpenVINO, two cores)
 
@@ -21,7 +21,7 @@ def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         TypeError: `size` is no int.
         ValueError: `size` is below 1, with which no text would be embedded.
     """
-    check_positive(size, "mini_batch_size")
+    size = check_positive(size, "mini_batch_size")
     order = np.argsort(-np.asarray(lengths), kind="stable").tolist()
     for start in range(0, len(order), size):
         yield order[start : start + size]

@@ -1,8 +1,9 @@
 """CPU threads of forward passes.
 
 A single query takes one thread: where other work shares the cores, the threads of a parallel region wait for the
-slowest of them, and a query of some milliseconds takes up to thirty times as long (`benchmarks/threads.py`). A batch
-takes PyTorch's number of threads, at most the cores that this process may use. Nothing here loads PyTorch by itself.
+slowest of them, and a query of some milliseconds takes up to thirty times as long (`lab/benchmarks/threads.py`). A
+batch takes PyTorch's number of threads, at most the cores that this process may use. Nothing here loads PyTorch by
+itself.
 """
 
 import math

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from cde_rag.errors import CorpusError
-from cde_rag.records import default_id, usable
-from cde_rag.stores.base import Record
+from cde_rag.records import Record, default_id, usable
 
 _OTHER_IDS = "give each record one, or name another field of ids (--id-field; in Python Fields(id=…))"
 _EXACT = 2.0**53  # floats from here on stand for several whole numbers

@@ -1,4 +1,7 @@
-"""Encodings of files: a byte order mark names one, HTML may declare one, and all else is UTF-8."""
+"""Encodings of files: a byte order mark names one, HTML may declare one, and all else is UTF-8.
+
+HTML that declares none and is not UTF-8 is in windows-1252, as for browsers, unless it looks like another encoding.
+"""
 
 import codecs
 import re
@@ -39,6 +42,10 @@ _OF_THE_WEB: Final = {  # what browsers read under a name (WHATWG, Encoding Stan
     "utf-16-le": "utf-8",
     "utf-16-be": "utf-8",
 }
+_NOT_WESTERN: Final = re.compile(  # controls, bytes without a character in windows-1252, and words of other scripts
+    rb"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f\x81\x8d\x8f\x90\x9d]|[\xa1-\xff]{4}"
+)
+_ACCENTED: Final = re.compile(rb"([A-Za-z])?[\xc0-\xff]+([A-Za-z])?")  # letters, mostly beside others
 SAVE: Final = "save it as UTF-8, for instance with: iconv -f WINDOWS-1252 -t UTF-8"
 
 
@@ -69,9 +76,12 @@ def decoded_html(data: bytes) -> str:
     encoding too, so that nobody notices a declaration that is wrong.
 
     Raises:
-        UnusableError: The page is in another encoding than it declares, or declares none and is not UTF-8.
+        UnusableError: The page is in another encoding than it declares, or declares none and is neither UTF-8 nor text
+            of a western language in windows-1252.
     """
     found = _DECLARED.search(data[:_LOOKED_AT])
+    if found is None and _marked(data) is None and not _is_utf8(data) and _is_western(data):
+        return _strict(data, "cp1252")
     if _marked(data) is not None or found is None or _is_surely_utf8(data):
         return decoded(data)
     label = (found[1] or found[2]).decode("ascii", "replace")
@@ -142,14 +152,24 @@ def _marked(data: bytes) -> str | None:
     return next((encoding for mark, encoding in _WIDE if data.startswith(mark)), None)
 
 
-def _is_surely_utf8(data: bytes) -> bool:
-    if data.startswith(codecs.BOM_UTF8):
-        return True
+def _is_utf8(data: bytes) -> bool:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
         return False
-    return len(data) - len(data.translate(None, _LEADING)) >= _LETTERS
+    return True
+
+
+def _is_western(data: bytes) -> bool:
+    """Return True for bytes that look like windows-1252, the encoding of browsers for a page that declares none."""
+    in_words = [bool(before or after) for before, after in _ACCENTED.findall(data)]
+    return _NOT_WESTERN.search(data) is None and 2 * sum(in_words) >= len(in_words)
+
+
+def _is_surely_utf8(data: bytes) -> bool:
+    if data.startswith(codecs.BOM_UTF8):
+        return True
+    return _is_utf8(data) and len(data) - len(data.translate(None, _LEADING)) >= _LETTERS
 
 
 def _strict(data: bytes, encoding: str) -> str:

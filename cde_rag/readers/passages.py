@@ -18,7 +18,7 @@ from cde_rag.readers.headings import Headings
 from cde_rag.readers.paragraphs import unmarked
 from cde_rag.readers.splitting import Span, split
 from cde_rag.readers.titles import asciidoc_title, front_matter, restructured_text_title
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 MARKDOWN = frozenset({".md", ".markdown"})
 TEXT = frozenset({".txt", ".text", ".rst"})
@@ -48,7 +48,7 @@ class FolderFiles:
 
     Attributes:
         readable: Files of texts and, with the extra `documents`, of documents.
-        unread: Number of the other files, by suffix, and of links to folders and to nothing.
+        unread: Number of the other files, by suffix, and of links to folders and to nothing, and of pipes.
         errors: Folders that cannot be listed.
     """
 
@@ -89,8 +89,9 @@ def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset()) -> Folde
     kinds = {"text", "markdown", "document"} if documents.readable() else {"text", "markdown"}
     read = [path for path in files if kind_of(path, as_text) in kinds]
     readable = [path for path in read if path.is_file()]
+    others = set(read) - set(readable)
     unread.update(path.suffix.lower() or "no suffix" for path in files if kind_of(path, as_text) not in kinds)
-    unread["link to nothing"] += sum(path.is_symlink() and not path.exists() for path in read)
+    unread.update("pipe, socket or device" if path.exists() else "link to nothing" for path in others)
     return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), +unread, errors)
 
 

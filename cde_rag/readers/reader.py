@@ -13,9 +13,10 @@ from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
 
-from cde_rag._files import user_path
-from cde_rag._validation import check_list, check_not_empty
+from cde_rag._files import given_path
+from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError
+from cde_rag.field_names import names_of
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.documents import DOCUMENTS
@@ -30,8 +31,7 @@ from cde_rag.readers.passages import (
     folder_passages,
     kind_of,
 )
-from cde_rag.stores.base import Record
-from cde_rag.stores.field_names import names_of
+from cde_rag.records import Record
 
 SPLIT = MARKDOWN | TEXT | DOCUMENTS
 JSONL = frozenset({".jsonl", ".ndjson", ".json"})
@@ -239,8 +239,7 @@ def _suffixes(names: Sequence[str]) -> frozenset[str]:
 
 
 def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
-    check_not_empty(source, "A source", CorpusError)
-    path = user_path(source)
+    path = given_path(source, "A source", CorpusError)
     if "\0" in str(path):
         raise CorpusError(f"{str(path)!r}: expected the path of a file or folder, found a NUL character in it.")
     try:

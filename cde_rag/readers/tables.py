@@ -23,7 +23,7 @@ from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.errors import CorpusError, require
 from cde_rag.readers.columns import Fields, Found, UnusableError, id_field, kind, to_record
 from cde_rag.readers.decoding import SAVE, as_utf8
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 MAX_LINE_BYTES = 64 * 2**20  # of a line of JSONL or CSV, by default
 PARQUET_ROWS = 1024  # rows held in memory at a time

@@ -1,34 +1,56 @@
-"""Hybrid search: fusion of a ranking by vectors and one by BM25, convex or by reciprocal ranks (RRF)."""
+"""Fusion of a ranking by vectors and one by BM25, convex or by reciprocal ranks; maximal marginal relevance (MMR)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import numpy as np
+from jaxtyping import Float32
 
 from cde_rag._validation import check_number
 
+Key = TypeVar("Key", bound=Hashable)
 Scored: TypeAlias = Sequence[tuple[str, float]]
 """Ids and scores of the hits of one query, best first."""
 
-RANKINGS: Final = ("vectors", "words", "hybrid")  # values of `by` in a search
+Ranking: TypeAlias = Literal["hybrid", "vectors", "bm25", "words"]
+"""Values of `by` in a search: both rankings fused, one of them, or "words", another name for "bm25"."""
+
+Fusion: TypeAlias = Literal["convex", "reciprocal_ranks"]
+"""Ways to fuse; see `fuse`."""
+
+RANKINGS: Final = ("hybrid", "vectors", "bm25")
 CANDIDATES: Final = 100  # hits of each side that are fused; the weights below were chosen with as many
 CONSTANT: Final = 60  # ranks; Cormack et al. (2009)
-WEIGHTS: Final[Mapping[str, float]] = {"convex": 0.65, "reciprocal_ranks": 0.5}  # docs/experiments/fusion.md
+WEIGHTS: Final[Mapping[str, float]] = {"convex": 0.65, "reciprocal_ranks": 0.5}  # lab/pages/fusion.md
+
+
+def ranking_of(by: str) -> str:
+    """Return the ranking that a value of `by` names: "bm25" for "words", else the value.
+
+    Raises:
+        ValueError: There is no such ranking.
+    """
+    found = "bm25" if by == "words" else by
+    if found not in RANKINGS:
+        raise ValueError(f"by={by!r} is no ranking. Write one of {', '.join(RANKINGS)}.")
+    return found
 
 
 def fuse(
-    vectors: Scored,
-    words: Scored,
+    vectors: Sequence[tuple[Key, float]],
+    words: Sequence[tuple[Key, float]],
     *,
     fusion: str = "convex",
     weight: float | None = None,
     candidates: int = CANDIDATES,
-) -> list[tuple[str, float]]:
+) -> list[tuple[Key, float]]:
     """Fuse two rankings into one, best first; equal scores are ranked by vectors first, then by words.
 
     A hit that is missing in one side gets 0 from it. A side of weight 0 is left out with its hits.
 
     Args:
-        vectors: Hits by dot product, best first.
-        words: Hits by BM25, best first; scores above 0.
+        vectors: Hits by dot product, best first: an id or another key of each, and its score.
+        words: Likewise hits by BM25; scores above 0.
         fusion: "convex": w times the score by vectors plus 1 − w times that by words, each side's scores brought to
             0 … 1 by min–max normalisation; if words find fewer than `candidates`, 0 stays 0. "reciprocal_ranks":
             2 w / (60 + rank by vectors) plus 2 (1 − w) / (60 + rank by words).
@@ -47,7 +69,7 @@ def fuse(
         [('a', 0.75), ('b', 0.5), ('d', 0.25), ('c', 0.0)]
     """
     weight = check_fusion(fusion, weight)
-    sums: dict[str, float] = {}
+    sums: dict[Key, float] = {}
     for share, hits, cut in ((weight, vectors, True), (1 - weight, words, len(words) >= candidates)):
         if share > 0:
             scores = [score for _, score in hits]
@@ -86,3 +108,34 @@ def _min_max(scores: Sequence[float], *, from_zero: bool) -> list[float]:
 def _reciprocal(count: int) -> list[float]:
     """Return 2 / (60 + rank) per rank, so that two sides of weight ½ give the sum of reciprocal ranks."""
     return [2 / (CONSTANT + rank) for rank in range(1, count + 1)]
+
+
+def marginal_relevance(
+    query: Float32[np.ndarray, "dim"], candidates: Float32[np.ndarray, "candidates dim"], k: int, *, diversity: float
+) -> list[int]:
+    """Select up to `k` candidates one by one by maximal marginal relevance; return their positions.
+
+    Args:
+        query: Unit norm.
+        candidates: Unit norm.
+        k: At least 1.
+        diversity: Trade-off from 0 (relevance only) to 1 (diversity only).
+
+    Raises:
+        ValueError: `diversity` is outside [0, 1].
+
+    Source: Carbonell & Goldstein 1998 (maximal marginal relevance), λ = 1 − diversity.
+    """
+    if not 0 <= diversity <= 1:
+        raise ValueError(f"diversity must be between 0 and 1, not {diversity}")
+    gains = (1 - diversity) * (candidates @ query)
+    nearest_chosen = np.zeros(len(candidates), dtype=np.float32)
+    chosen: list[int] = []
+    while len(chosen) < min(k, len(candidates)):
+        marginal = gains - diversity * nearest_chosen
+        marginal[chosen] = -np.inf
+        best = int(marginal.argmax())
+        likeness = candidates @ candidates[best]
+        nearest_chosen = likeness if not chosen else np.maximum(nearest_chosen, likeness)
+        chosen.append(best)
+    return chosen

@@ -4,8 +4,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cde_rag.stores.base import Hit, Record
-from cde_rag.stores.filter_conditions import number, value_at
+from cde_rag.field_names import value_at
+from cde_rag.records import Hit, Record
+from cde_rag.stores.filter_conditions import number
 
 Value: TypeAlias = str | int | float | bool
 Best: TypeAlias = Callable[[int, Mapping[str, Any] | None], list[Hit]]

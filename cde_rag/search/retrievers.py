@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
+import numpy as np
+from jaxtyping import Float32
+
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
-from cde_rag.records import embedded_text
+from cde_rag.errors import TextIndexError, TextIndexWarning, warn_user
+from cde_rag.records import Hit, Record, embedded_text
 from cde_rag.search.fusion import fuse
-from cde_rag.stores.base import Hit, Record
+from cde_rag.stores.engine import Found
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreState
 
 Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat]]
 """Function from pairs of a query and a text to a score for each, higher is better, such as `CrossEncoder.predict`."""
@@ -51,12 +56,11 @@ class DenseRetriever:
             ContextMismatchError: The active Context was made by a model that cannot be found under its name.
             StoreError: Another generation was activated during every attempt.
         """
-        for _ in range(SWITCHES):
-            embedder = self.active.last
-            vectors = embedder.embed_queries(queries)
-            with self.active.following(embedder):
-                return self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where)
-        raise too_many_switches()
+
+        def search(vectors: Float32[np.ndarray, "queries dim"], space: str) -> list[list[Hit]]:
+            return self.store.search(vectors, limit, fingerprint=space, where=where)
+
+        return _followed(self.active, queries, search)
 
 
 @dataclass(frozen=True)
@@ -78,20 +82,22 @@ class BM25Retriever:
 
 @dataclass(frozen=True)
 class HybridRetriever:
-    """Retriever that fuses a ranking by vectors and one by words; ties are ranked by vectors first, then by words.
+    """Retriever that fuses a ranking by vectors and one by BM25; ties are ranked by vectors first, then by BM25.
 
     The number of hits that are fused does not depend on `limit`, so that a longer ranking begins with the shorter ones.
 
+    Both are searched in one state of the store, and only the records that are returned are read.
+
     Attributes:
-        vectors: Ranker by vectors.
-        words: Ranker by words.
-        candidates: Number of hits of each ranker that are fused.
+        store: Store of the collection.
+        active: Its embedder.
+        candidates: Number of hits of each ranking that are fused.
         fusion: Name of the fusion, as in `fuse`.
         weight: Weight of the vectors, as in `fuse`.
     """
 
-    vectors: Ranker
-    words: Ranker
+    store: Store
+    active: ActiveEmbedder
     candidates: int
     fusion: str
     weight: float
@@ -102,15 +108,35 @@ class HybridRetriever:
         return 2 * self.candidates
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-        """Return the first `limit` hits of the fused ranking for each query."""
-        vectors, words = (ranker.best(queries, self.candidates, where) for ranker in (self.vectors, self.words))
-        return [self._fused(*sides)[:limit] for sides in zip(vectors, words, strict=True)]
+        """Return the first `limit` hits of the fused ranking for each query; raises as `DenseRetriever.best`.
 
-    def _fused(self, vectors: Sequence[Hit], words: Sequence[Hit]) -> list[Hit]:
-        hits = {hit.id: hit for hit in (*words, *vectors)}
-        sides = ([(hit.id, hit.score) for hit in side] for side in (vectors, words))
-        found = fuse(*sides, fusion=self.fusion, weight=self.weight, candidates=self.candidates)
-        return [dataclasses.replace(hits[id_], score=score) for id_, score in found]
+        Warns:
+            TextIndexWarning: The store has no text index: these are the hits by vectors alone.
+        """
+
+        def search(vectors: Float32[np.ndarray, "queries dim"], space: str) -> list[list[Hit]]:
+            def fused(state: StoreState) -> list[list[Hit]]:
+                near = state.nearest(vectors, self.candidates, fingerprint=space, where=where)
+                written = state.matching(queries, self.candidates, where=where)
+                return [state.hits(self._fused(*sides)[:limit]) for sides in zip(near, written, strict=True)]
+
+            try:
+                return self.store.read(fused)
+            except TextIndexError:
+                warn_user(
+                    "This collection has no text index: it is searched by vectors alone. Add one with `cde-rag "
+                    'reindex`, which embeds nothing, or write by="vectors".',
+                    TextIndexWarning,
+                )
+                return self.store.search(vectors, limit, fingerprint=space, where=where)
+
+        return _followed(self.active, queries, search)
+
+    def _fused(self, vectors: Sequence[Found], words: Sequence[Found]) -> list[Found]:
+        read = {found.key: found.record for found in (*words, *vectors) if found.record is not None}
+        sides = ([(found.key, found.score) for found in side] for side in (vectors, words))
+        best = fuse(*sides, fusion=self.fusion, weight=self.weight, candidates=self.candidates)
+        return [Found(key, score, read.get(key)) for key, score in best]
 
 
 @dataclass(frozen=True)
@@ -147,6 +173,20 @@ class Reranked:
         given = iter(scores)
         rescored = [[dataclasses.replace(hit, score=next(given)) for hit in hits] for hits in found]
         return [sorted(hits, key=lambda hit: -hit.score)[:limit] for hits in rescored]
+
+
+def _followed(
+    active: ActiveEmbedder,
+    queries: Sequence[str],
+    search: Callable[[Float32[np.ndarray, "queries dim"], str], list[list[Hit]]],
+) -> list[list[Hit]]:
+    """Search with the vectors of queries and their fingerprint; repeat if another generation was activated."""
+    for _ in range(SWITCHES):
+        embedder = active.last
+        vectors = embedder.embed_queries(queries)
+        with active.following(embedder):
+            return search(vectors, embedder.fingerprint)
+    raise too_many_switches()
 
 
 def _text(hit: Hit) -> str:

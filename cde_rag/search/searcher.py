@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, cast
 
 from cde_rag._telemetry import Attributes, operation, short
-from cde_rag._validation import check_list, check_positive, check_texts, named_keywords
+from cde_rag._validation import check_list, check_positive, check_texts, check_whole, named_keywords
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
-from cde_rag.records import check_key, parent_of
+from cde_rag.field_names import value_at
+from cde_rag.records import Hit, check_key, parent_of
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
-from cde_rag.stores.base import Hit, ProcessBound
-from cde_rag.stores.filter_conditions import value_at
+from cde_rag.stores.base import ProcessBound
 from cde_rag.stores.store import Store
 
 CHECKED: Final = 64  # fields of filters that are looked for, where a filter finds nothing
@@ -36,6 +36,12 @@ class Searcher(ProcessBound):
         self._space = space
         self._checked: set[str] = set()  # fields of filters that were looked for
 
+    def with_ranker(self, ranker: Ranker) -> "Searcher":
+        """Return the search of the same collection by another ranker."""
+        other = Searcher(self.store, self.parent_key, ranker, self._space)
+        other._checked = self._checked
+        return other
+
     @named_keywords
     def reranked(self, rerank: Rerank, *, candidates: int = 50) -> "Searcher":
         """Return a search whose best hits are reranked, for example by a cross-encoder.
@@ -48,8 +54,8 @@ class Searcher(ProcessBound):
         Raises:
             ValueError: `candidates` is below 1.
         """
-        check_positive(candidates, "candidates")
-        return self._ranked_by(Reranked(self._ranker, rerank, candidates))
+        candidates = check_positive(candidates, "candidates")
+        return self.with_ranker(Reranked(self._ranker, rerank, candidates))
 
     @named_keywords
     def search(
@@ -62,12 +68,10 @@ class Searcher(ProcessBound):
         offset: int = 0,
     ) -> list[Hit]:
         """Search for one query; see `search_batch` for arguments and errors."""
-        check_query(query, k, score_threshold, offset)
-        with self._traced(1, k, where) as note:
-            hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
-            note({"hits": len(hits)})
-            self._warn_of_fields(where, found=len(hits))
-            return hits
+        k, offset = _check_query(query, k, score_threshold, offset)
+        return self.traced(
+            lambda: _page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold), k, where
+        )
 
     @named_keywords
     def search_batch(
@@ -99,13 +103,13 @@ class Searcher(ProcessBound):
             UnknownFieldWarning: There are no hits, and no record has a field that the filter names; once for a field.
         """
         check_list(queries, call="search_batch", what="queries")
-        check_page(k, score_threshold, offset)
+        k, offset = _check_page(k, score_threshold, offset)
         check_texts(queries)
         if not queries:
             return []
         with self._traced(len(queries), k, where) as note:
             ranked = self._ranker.best(queries, offset + k, where)
-            found = [page_of(hits, offset, score_threshold) for hits in ranked]
+            found = [_page_of(hits, offset, score_threshold) for hits in ranked]
             note({"hits": sum(map(len, found))})
             self._warn_of_fields(where, found=sum(map(len, found)))
             return found
@@ -173,16 +177,10 @@ class Searcher(ProcessBound):
         grouping = Grouping(self.parent_key, group_size, alone=True, where=where, score_threshold=score_threshold)
         return [self._parent(hits, self.parent_key) for hits in self._groups(query, k, grouping, offset)]
 
-    def _ranked_by(self, ranker: Ranker) -> "Searcher":
-        """Return the search of the same collection by another ranker."""
-        other = Searcher(self.store, self.parent_key, ranker, self._space)
-        other._checked = self._checked
-        return other
-
     def _groups(self, query: str, k: int, grouping: Grouping, offset: int) -> list[list[Hit]]:
         if not isinstance(cast(object, query), str):
             raise TypeError(f"groups are searched for one query, a str; found {type(query).__name__}")
-        check_page(k, grouping.score_threshold, offset)
+        k, offset = _check_page(k, grouping.score_threshold, offset)
         check_positive(grouping.size, "group_size")
         check_key(grouping.key, "group_by")
         check_texts([query])
@@ -215,6 +213,20 @@ class Searcher(ProcessBound):
         self._checked |= fields
         for sentence in unknown_fields(self.store, fields):
             warn_user(sentence, UnknownFieldWarning)
+
+    def traced(self, search: Callable[[], list[Hit]], k: int, where: Mapping[str, Any] | None) -> list[Hit]:
+        """Run a search for one query, with the telemetry and the warnings of this class.
+
+        Args:
+            search: Returns the hits.
+            k: Maximum number of hits.
+            where: Filter of the search.
+        """
+        with self._traced(1, k, where) as note:
+            hits = search()
+            note({"hits": len(hits)})
+            self._warn_of_fields(where, found=len(hits))
+            return hits
 
     def _traced(
         self, queries: int, k: int, where: Mapping[str, Any] | None
@@ -256,8 +268,8 @@ def fields_of(where: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def words_searcher(store: Store) -> Searcher:
-    """Return the search of a stored collection by words alone (BM25); no model is loaded.
+def bm25_searcher(store: Store) -> Searcher:
+    """Return the search of a stored collection by BM25 alone; no model is loaded.
 
     Raises:
         ContextFormatError: The stored Context is damaged, or of a newer format.
@@ -267,37 +279,35 @@ def words_searcher(store: Store) -> Searcher:
     return Searcher(store, store.manifest().settings["parent_key"], BM25Retriever(store), lambda: space)
 
 
-def check_query(query: str, k: int, score_threshold: float | None, offset: int) -> None:
-    """Check the arguments of a search for one query.
+def _check_query(query: str, k: int, score_threshold: float | None, offset: int) -> tuple[int, int]:
+    """Check the arguments of a search for one query; returns `k` and `offset` as ints.
 
     Raises:
         CorpusError: The query is blank or no valid Unicode.
         TypeError: `query` is no str, or `offset` no int.
-        ValueError: As `check_page`.
+        ValueError: As `_check_page`.
     """
     if not isinstance(cast(object, query), str):
         raise TypeError("search takes one query, a str; for several there is search_batch([…])")
-    check_page(k, score_threshold, offset)
+    page = _check_page(k, score_threshold, offset)
     check_texts([query])
+    return page
 
 
-def check_page(k: int, score_threshold: float | None, offset: int) -> None:
-    """Check the arguments of a page of results.
+def _check_page(k: int, score_threshold: float | None, offset: int) -> tuple[int, int]:
+    """Check the arguments of a page of results; returns `k` and `offset` as ints.
 
     Raises:
         TypeError: `offset` is no int.
         ValueError: `k` is below 1, `offset` below 0, or `score_threshold` NaN.
     """
-    check_positive(k, "k")
-    if isinstance(cast(object, offset), bool) or not isinstance(cast(object, offset), int):
-        raise TypeError(f"offset must be an int, not {offset!r}")
-    if offset < 0:
-        raise ValueError(f"offset must be at least 0, not {offset}")
+    page = check_positive(k, "k"), check_whole(offset, "offset", least=0)
     if score_threshold is not None and math.isnan(score_threshold):
         raise ValueError("score_threshold has to be a number, found NaN")
+    return page
 
 
-def page_of(hits: Sequence[Hit], offset: int, score_threshold: float | None) -> list[Hit]:
+def _page_of(hits: Sequence[Hit], offset: int, score_threshold: float | None) -> list[Hit]:
     """Return the hits from position `offset` on that reach `score_threshold`."""
     least = -math.inf if score_threshold is None else score_threshold
     return [hit for hit in hits[offset:] if hit.score >= least]

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from starlette.responses import Response, StreamingResponse
 
 from cde_rag._validation import utf8
+from cde_rag.search.fusion import Ranking
 from cde_rag.server.citations import cited, prompt, without_model
 from cde_rag.server.disconnect import while_connected
 from cde_rag.server.error_responses import Json, RequestError, as_request_error, error_body
@@ -84,7 +85,7 @@ class ChatRequest(RequestBody):
     messages: list[ChatMessage] = Field(min_length=1, max_length=1_000, description="The last one is the question.")
     stream: bool = Field(default=False, description="Answer as server-sent events.")
     k: int = Field(6, ge=1, le=50, description="Maximum number of passages.")
-    by: Literal["hybrid", "vectors", "words"] | None = Field(None, description="As in a search.")
+    by: Ranking = Field("hybrid", description="As in a search.")
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata of passages.")
     max_tokens: int | None = Field(None, ge=1, le=100_000, description="Tokens of the answer.")
     max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="The same, by its newer name.")
@@ -111,6 +112,10 @@ class ChatRequest(RequestBody):
     user: str | None = Field(None, description="Not used.")
     safety_identifier: str | None = Field(None, description="Not used.")
     prompt_cache_key: str | None = Field(None, description="Not used.")
+    prompt_cache_retention: str | None = Field(None, description="Not used.")
+    prediction: Ignored = Field(None, description="Not used.")
+    reasoning_effort: str | None = Field(None, description="Not used.")
+    verbosity: Annotated[str | None, only("medium", why="the language model's own is used")] = None
     metadata: dict[str, Any] | None = Field(None, description="Not used.")
 
     @field_validator("messages")

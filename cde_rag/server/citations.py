@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cde_rag.readers import SECTION_KEY
+from cde_rag.records import Hit
 from cde_rag.server.language_model import Messages
 from cde_rag.server.search_results import public_metadata
-from cde_rag.stores.base import Hit
 
 INSTRUCTIONS: Final = (
     "Answer the question from the numbered passages below, in its language and in a few sentences. After each "

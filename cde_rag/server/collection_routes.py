@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
 from pydantic import AfterValidator, Field
 
-from cde_rag.records import CHUNK, PartialRecord, check_key, default_id
+from cde_rag.records import CHUNK, Hit, PartialRecord, Record, check_key, default_id
+from cde_rag.search.fusion import Ranking
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
@@ -17,7 +18,6 @@ from cde_rag.server.registry import ServedCollection, check_fingerprint
 from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.server.text_limits import DocumentText, QueryText
-from cde_rag.stores.base import Hit, Record
 
 router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
 MOST_HITS: Final = 1_000
@@ -34,8 +34,8 @@ class SearchRequest(RequestBody):
 
     query: QueryText = Field(description="Text that is not blank.")
     k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits, groups or parents.")
-    by: Literal["hybrid", "vectors", "words"] | None = Field(
-        None, description="Ranking; hybrid by default, vectors for a collection without words."
+    by: Ranking = Field(
+        "hybrid", description="Ranking; hybrid is vectors alone for a collection without words. words is bm25."
     )
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
     score_threshold: float | None = Field(None, description="Minimum score of a hit.")

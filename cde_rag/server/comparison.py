@@ -14,11 +14,10 @@ from cde_rag.embedders.protocol import unwrapped
 from cde_rag.errors import ContextError
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.readers import SECTION_KEY
-from cde_rag.records import embedded_text
+from cde_rag.records import Hit, Row, embedded_text
 from cde_rag.server.registry import ServedCollection
 from cde_rag.server.search_results import as_json, with_warnings
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
-from cde_rag.stores.base import Hit, Row
 
 CANDIDATES: Final = 30  # of each other ranking; they are ranked again in the null context
 KEPT: Final = 20_000  # vectors in the null context
@@ -98,16 +97,17 @@ def compared(
         `{"columns": [{"name", "hits"}], "warnings"}`, the columns named own, null, words and hybrid; a ranking that the
         collection cannot have says why in "missing".
     """
-    limit, ways = max(k, CANDIDATES), ("own", "words", "hybrid") if served.has_words else ("own",)
-    searchers = {way: served.collection.searcher("vectors" if way == "own" else way) for way in ways}
+    limit, searchers = max(k, CANDIDATES), {"own": served.collection.searcher("vectors")}
+    if served.has_words:
+        searchers |= {"words": served.collection.searcher("bm25"), "hybrid": served.collection.searcher("hybrid")}
     found, warnings = with_warnings(
         served.collection,
         lambda: [(way, hit) for way, each in searchers.items() for hit in each.search(query, limit, where=where)],
         where,
     )
-    hits = {way: [hit for of, hit in found if of == way] for way in ways}
-    columns: dict[str, dict[str, Any]] = {way: {"hits": [_shown(hit) for hit in hits[way][:k]]} for way in ways}
-    candidates = list(dict.fromkeys(hit.id for way in ways for hit in hits[way][:CANDIDATES]))
+    hits = {way: [hit for of, hit in found if of == way] for way in searchers}
+    columns: dict[str, dict[str, Any]] = {way: {"hits": [_shown(hit) for hit in hits[way][:k]]} for way in searchers}
+    candidates = list(dict.fromkeys(hit.id for way in searchers for hit in hits[way][:CANDIDATES]))
     try:
         columns["null"] = {"hits": [_shown(hit) for hit in null.ranked(served, query, candidates)[:k]]}
     except ContextError as error:

@@ -15,13 +15,12 @@ from cde_rag._validation import unique_keys
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextError, CorpusError
-from cde_rag.records import embedded_text
+from cde_rag.records import Record, embedded_text
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import NAME_PATTERN, ServedModel
 from cde_rag.server.service import Serving
 from cde_rag.server.text_limits import TEXT_CHARACTERS, too_long
-from cde_rag.stores.base import Record
 
 router = APIRouter(prefix="/v1/contexts", route_class=JsonRoute)
 SUFFIX: Final = ".context.safetensors"

@@ -18,9 +18,10 @@ from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError
 from cde_rag.readers import SECTION_KEY
-from cde_rag.server.search_results import as_json, has_words, neighbours_of, with_warnings
+from cde_rag.records import Record
+from cde_rag.search.fusion import Ranking
+from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
 from cde_rag.server.text_limits import QUERY_CHARACTERS
-from cde_rag.stores.base import Record
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -61,16 +62,15 @@ class CollectionTools:
             Field(description='Filter over the metadata, such as {"source": "install.md"} or {"year": {"gte": 2020}}.'),
         ] = None,
         by: Annotated[
-            str | None,
-            Field(description="hybrid, the default; vectors for meaning alone; words for exact terms."),
-        ] = None,
+            Ranking,
+            Field(description="hybrid, the default; vectors for meaning alone; bm25 for exact terms."),
+        ] = "hybrid",
     ) -> list[dict[str, Any]]:
         """Search a collection; returns passages, best first, with id, title, section, score and text.
 
         Use `context` with the id of a hit to read the passages around it.
         """
         searched = self._named(collection)
-        by = by or ("hybrid" if has_words(searched) else "vectors")
         hits, unknown = with_warnings(searched, partial(searched.search, query, k, by=by, where=where), where)
         if unknown:
             raise CDEError(" ".join(unknown))

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ContextMismatchError
+from cde_rag.search.fusion import Ranking
 from cde_rag.server.error_responses import RequestError
 from cde_rag.server.search_results import has_words
 from cde_rag.server.token_batcher import BatchedEmbedder, Role, TokenBatcher
@@ -46,15 +47,15 @@ class ServedCollection:
                 total += path.stat().st_size if path.is_file() else 0
         return total
 
-    def by(self, wanted: str | None) -> str:
-        """Return the ranking to use: hybrid by default, vectors for a collection without words.
+    def by(self, wanted: Ranking) -> Ranking:
+        """Return the ranking to use: the wanted one, or vectors for "hybrid" where there is no text index.
 
         Raises:
-            RequestError: Words are wanted, and there are none.
+            RequestError: BM25 is wanted, and there is no text index.
         """
         if self.has_words or wanted == "vectors":
-            return wanted or "hybrid"
-        if wanted is None:
+            return wanted
+        if wanted == "hybrid":
             return "vectors"
         hint = "Search by vectors; or add words with cde-rag reindex, and start the server again."
         raise RequestError(400, f"The collection {self.name!r} has no words. {hint}", code="no_words", param="by")

@@ -7,10 +7,9 @@ from typing import Any, Final, TypeVar
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError, UnknownFieldWarning, adapter_warns
 from cde_rag.readers import FOLDER_KEY
-from cde_rag.records import parent_of
+from cde_rag.records import Hit, Record, parent_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import fields_of, unknown_fields
-from cde_rag.stores.base import Hit, Record
 
 Result = TypeVar("Result")
 MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
@@ -67,9 +66,9 @@ def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]
 
 
 def has_words(collection: Collection) -> bool:
-    """Return True if a collection can be searched by words."""
+    """Return True if a collection can be searched by BM25."""
     try:
-        collection.search(".", k=1, by="words")  # a query without words: costs nothing
+        collection.search(".", k=1, by="bm25")  # a query without words: costs nothing
     except StoreError:
         return False
     return True

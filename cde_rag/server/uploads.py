@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError
+from cde_rag.field_names import key_of
 from cde_rag.indexing.replacement import DocumentRecords
 from cde_rag.indexing.upsert import Progress
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader
 from cde_rag.readers.passages import document_of
+from cde_rag.records import Record
 from cde_rag.server.error_responses import RequestError
-from cde_rag.stores.base import Record
-from cde_rag.stores.field_names import key_of
 
 SUFFIXES: Final = (".md", ".markdown", ".txt", ".text", ".rst")
 MAX_NAME_BYTES: Final = 200  # file systems take 255

@@ -8,14 +8,14 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter
 from pydantic import Field, field_validator
 
+from cde_rag.field_names import field_name
+from cde_rag.records import Hit
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, seconds_of
 from cde_rag.server.search_results import public_metadata, with_warnings
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.server.text_limits import QUERY_CHARACTERS, check_length
-from cde_rag.stores.base import Hit
-from cde_rag.stores.field_names import field_name
 
 router = APIRouter(prefix="/v1/vector_stores", route_class=JsonRoute)
 MAX_RESULTS: Final = 50  # OpenAI's bound
@@ -105,7 +105,7 @@ async def search_vector_store(name: str, body: StoreSearchRequest, service: Serv
         raise RequestError(400, message, param="rewrite_query", code="unsupported_value")
     where = None if body.filters is None else where_of(body.filters)
     options = body.ranking_options or RankingOptions()
-    searcher = served.collection.searcher(served.by(None))
+    searcher = served.collection.searcher(served.by("hybrid"))
     most, least = body.max_num_results + 1, options.score_threshold
     search = partial(searcher.search, queries[0], most, where=where, score_threshold=least)
     hits, warnings = await in_thread(with_warnings, served.collection, search, where)

@@ -1,105 +1,18 @@
 """Validation of arguments shared by all stores, and checksums of stored data."""
 
 import hashlib
-import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from datetime import date, time, timedelta
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
 
 from cde_rag._validation import check_positive, utf8
 from cde_rag.errors import CorpusError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row, encode
 
 MOST_ROWS: Final = 2**31 - 1  # that one call reads or returns
-MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata; far below what Python's stack holds
-_REMEDIES: Final[Mapping[type, str]] = {
-    date: "give its isoformat()",
-    time: "give its isoformat()",
-    timedelta: "give a number of seconds",
-    Set: "give a list, which has an order",
-    bytes: "give a str",
-    Decimal: "give a number or a str",
-}
 _UNIT: Final = 1e-3  # how far a norm may be from 1
-
-
-def encode(metadata: Mapping[str, Any], of: str) -> str:
-    """Serialise metadata to a JSON object. NumPy's numbers and arrays become plain numbers and lists.
-
-    Args:
-        metadata: Anything.
-        of: Name of it in messages.
-
-    Raises:
-        CorpusError: No JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates; the message
-            names the field.
-    """
-    try:
-        _check_keys(metadata)
-        encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        try:
-            if not isinstance(cast(object, metadata), Mapping):
-                raise TypeError(f"found {metadata!r:.80}; {{}} has no field")
-            encoded = json.dumps(_plain(dict(metadata), ""), ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise CorpusError(f"{of} has to be a JSON object: {error}.") from error
-    utf8(encoded, where=of)
-    return encoded
-
-
-def _check_keys(value: object, depth: int = 0) -> None:
-    if value is None or isinstance(value, str | int | float):  # first, since the check for a Mapping is slow
-        return
-    if not isinstance(value, Mapping | list | tuple):
-        return
-    if depth == MAX_LEVELS:
-        raise ValueError(f"more than {MAX_LEVELS} lists and objects inside each other")
-    if isinstance(value, Mapping):
-        keys = cast(Mapping[object, object], value)
-        if odd := [key for key in keys if not isinstance(key, str)]:
-            raise TypeError(f"the key {odd[0]!r:.80} is not a string")
-    for inner in cast(Iterable[object], value.values() if isinstance(value, Mapping) else value):
-        _check_keys(inner, depth + 1)
-
-
-def _plain(value: object, field: str, depth: int = 0) -> object:
-    """Return a value as JSON has it, exactly; NumPy's types converted.
-
-    Args:
-        value: Metadata, or a part of it.
-        field: Path of the part, for messages; "" for the metadata as a whole.
-        depth: Number of lists and objects that it is in.
-
-    Raises:
-        TypeError: JSON has no such type.
-        ValueError: It is NaN or infinite, or too deep.
-    """
-    if isinstance(value, np.generic | np.ndarray):
-        kind, converted = type(cast(object, value)), cast(object, cast(Any, value).tolist())
-        if type(converted) is not kind:
-            return _plain(converted, field, depth)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{field} is {value}, which JSON does not have; leave it out or give None")
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if depth == MAX_LEVELS:
-        raise ValueError(f"more than {MAX_LEVELS} lists and objects inside each other")
-    if isinstance(value, Mapping):
-        found = cast(Mapping[object, object], value)
-        if odd := [key for key in found if not isinstance(key, str)]:
-            raise TypeError(f"the key {odd[0]!r:.80} is not a string")
-        return {key: _plain(inner, f"{field}.{key}" if field else str(key), depth + 1) for key, inner in found.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner, field, depth + 1) for inner in cast(Iterable[object], value)]
-    remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(value, kind)), "leave it out")
-    name = type(cast(object, value)).__name__
-    raise TypeError(f"{field} is of the type {name}, which JSON does not have; {remedy}")
 
 
 def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
@@ -159,8 +72,7 @@ def check_rows(number: int, what: str) -> int:
         TypeError: `number` is no int.
         ValueError: `number` is below 1.
     """
-    check_positive(number, what)
-    return min(number, MOST_ROWS)
+    return min(check_positive(number, what), MOST_ROWS)
 
 
 def check_k(k: int) -> int:

@@ -145,7 +145,7 @@ class Session(Protocol):
         """Return the k best records for each query by BM25, as `nearest`.
 
         Raises:
-            StoreError: There is no text index.
+            TextIndexError: There is no text index.
         """
         ...
 

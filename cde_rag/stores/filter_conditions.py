@@ -3,12 +3,12 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
-from cde_rag.stores.field_names import paths_of
+from cde_rag.field_names import elements, values_on
 
 Kind: TypeAlias = Literal["text", "number", "boolean", "null", "date"]
 Key: TypeAlias = str | int | float  # ordered within its kind
@@ -101,23 +101,10 @@ def holds(condition: Filter, metadata: Mapping[str, Any]) -> bool:
         case Not(part):
             return not holds(part, metadata)
         case Field(paths, comparisons, exists):
-            leaves = [leaf for path in paths for value in _values(metadata, path) for leaf in _elements(value)]
+            leaves = [leaf for path in paths for value in values_on(metadata, path) for leaf in elements(value)]
             if exists is not None and exists != bool(leaves):
                 return False
             return not comparisons or any(all(_passes(one, leaf) for one in comparisons) for leaf in leaves)
-
-
-def value_at(metadata: Mapping[str, Any], name: str) -> object:
-    """Return the value of a field, by which records are grouped; None if there is none, a list of them if several.
-
-    Example:
-        >>> value_at({"author": {"name": "Ann"}}, "author.name"), value_at({"author.name": "Ann"}, "author.name")
-        ('Ann', 'Ann')
-    """
-    if "." not in name:  # first, since it is called for each record
-        return metadata.get(name)
-    found = [value for path in paths_of(name) for value in _values(metadata, path)]
-    return found[0] if len(found) == 1 else found or None
 
 
 def _passes(comparison: FieldComparison, leaf: object) -> bool:
@@ -126,25 +113,6 @@ def _passes(comparison: FieldComparison, leaf: object) -> bool:
     if comparison.operator == "nin":
         return bool(pairs) and all(key != wanted for key, wanted in pairs)
     return any(_COMPARISONS[comparison.operator](key, wanted) for key, wanted in pairs)
-
-
-def _values(value: object, path: tuple[str, ...]) -> Iterator[object]:
-    """Yield all values at a path; lists on the way are traversed."""
-    if not path:
-        yield value
-        return
-    for element in _elements(value):
-        if isinstance(element, Mapping) and path[0] in element:
-            yield from _values(cast(Mapping[str, object], element)[path[0]], path[1:])
-
-
-def _elements(value: object) -> Iterator[object]:
-    """Yield the elements of a list, and of the lists in it; any other value is its own only element."""
-    if not isinstance(value, list | tuple):
-        yield value
-        return
-    for element in cast(Iterable[object], value):
-        yield from _elements(element)
 
 
 def _key_of(leaf: object, kind: Kind) -> Key | None:

@@ -25,7 +25,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from cde_rag.errors import FilterError
-from cde_rag.stores.field_names import field_name, paths_of
+from cde_rag.field_names import field_name, paths_of
 from cde_rag.stores.filter_conditions import (
     And,
     Field,
@@ -229,7 +229,7 @@ def _date(value: object, at: str) -> Operand:
 def _hint(at: str) -> str:
     """Return how a field is named that has the name of the group at `at`."""
     group = at.rpartition(".")[2]
-    return f"A field that is called {group} is named {field_name(group)!r}."
+    return f"A field that is called {group!r} is named {field_name(group)!r}."
 
 
 def _encodable(text: str, at: str) -> str:

@@ -19,8 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from cde_rag._files import user_path
-from cde_rag._validation import check_not_empty
+from cde_rag._files import given_path, user_path
 from cde_rag.errors import StoreError
 from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
@@ -67,10 +66,9 @@ def store_at(place: str | Path) -> Store:
         StoreError: An empty path, an unknown scheme or an address that cannot be read; or the package that registers
             the suffix cannot be imported, or two packages register it.
     """
-    check_not_empty(place, "The collection")
     if (server := _server(place)) is not None:
         return _load(server.target)(place)
-    path = user_path(place)
+    path = given_path(place, "The collection")
     return kind_at(path)(path)
 
 

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from cde_rag.records import encode
 from cde_rag.stores.base import Damage
-from cde_rag.stores.checks import encode
 from cde_rag.stores.engine import Engine, Result, Session
 from cde_rag.stores.manifests import LeasedGenerations
 from cde_rag.stores.store_calls import StoreCalls, StoreState

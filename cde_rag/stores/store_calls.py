@@ -8,8 +8,9 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError
+from cde_rag.records import encode
 from cde_rag.stores.base import Completion, Hit, ProcessBound, Row
-from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode
+from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit
 from cde_rag.stores.engine import START, Found, Placed, Session, Version
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
@@ -196,7 +197,7 @@ class StoreCalls(ProcessBound):
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
-            StoreError: The store was made without a text index; `index_texts` adds it.
+            TextIndexError: The store was made without a text index; `index_texts` adds it.
             ValueError: `k` is below 1.
         """
         check_list(queries, call="search_text", what="queries")

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from cde_rag.errors import TenantError
+from cde_rag.field_names import key_of, value_at
 from cde_rag.stores.base import Record
-from cde_rag.stores.field_names import key_of
-from cde_rag.stores.filter_conditions import value_at
 
 LONGEST_NAME: Final = 1024  # characters
 _HEX: Final = 32  # 128 bits

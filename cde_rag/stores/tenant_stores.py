@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
-from cde_rag._files import user_path
-from cde_rag._validation import check_not_empty
+from cde_rag._files import given_path
 from cde_rag.errors import StoreError
 from cde_rag.stores.store import Store
 
@@ -49,8 +48,7 @@ class FolderTenants:
     """
 
     def __init__(self, path: str | Path, kind: Callable[[Path], Store]) -> None:
-        check_not_empty(path, "The folder of tenants")
-        self.path = user_path(path)
+        self.path = given_path(path, "The folder of tenants")
         self._kind = kind
 
     def common(self) -> Store:

@@ -19,8 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from cde_rag._files import file_sha256, fsync_folder, read_file, user_path
-from cde_rag._validation import check_not_empty
+from cde_rag._files import file_sha256, fsync_folder, given_path, read_file
 from cde_rag._version import __version__
 from cde_rag.errors import StoreError, StoreFormatError, TenantError
 from cde_rag.stores.files import check_no_link, check_path, copy_durably, write_new
@@ -87,8 +86,7 @@ def back_up(store: Store | TenantStores, folder: str | Path) -> Backup:
     """
     tenants = _tenant_stores(store)
     common = store.common() if isinstance(store, TenantStores) else store
-    check_not_empty(folder, "The folder of the backup")
-    with _new_folder(user_path(folder)) as new:
+    with _new_folder(given_path(folder, "The folder of the backup")) as new:
         documents, fingerprint = _copied(common, new)
         if tenants is not None:
             for key in tenants.listed():
@@ -117,8 +115,7 @@ def restore(folder: str | Path, store: Store | TenantStores, *, tenant: str | No
         StoreFormatError: The backup is damaged, of a newer format, or no backup.
         TenantError: It is another tenant's collection.
     """
-    check_not_empty(folder, "The folder of the backup")
-    folder = user_path(folder)
+    folder = given_path(folder, "The folder of the backup")
     check_path(folder)
     backup = _read(folder)
     if tenant is not None:

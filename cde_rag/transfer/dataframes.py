@@ -11,8 +11,7 @@ from cde_rag.readers import Fields
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.tables import arrow_rows, check_columns, python_rows
 from cde_rag.readers.tables import records as parsed
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Hit, Record
+from cde_rag.records import Hit, Record, embedded_text
 
 EXTRA = "interop"
 ROWS = 1024  # of a DataFrame that are converted at a time

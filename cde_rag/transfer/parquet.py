@@ -23,7 +23,7 @@ from cde_rag._files import replacing, user_path
 from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.store import Loaded, Store
 from cde_rag.stores.tenant_names import check_is_of
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Checksum, Export, columns_of, footer, schema_of, table

@@ -15,8 +15,8 @@ from jaxtyping import Float32
 
 from cde_rag.context.context import Context
 from cde_rag.errors import StoreError, StoreFormatError, require
-from cde_rag.stores.base import Record, Row
-from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.records import Record, Row, encode
+from cde_rag.stores.checks import check_records, check_unit
 from cde_rag.stores.manifests import StoreManifest
 
 EXTRA: Final = "files"

@@ -26,7 +26,7 @@ def links(pages: Iterable[Path]) -> dict[str, Path]:
 
 def pages() -> list[Path]:
     """All that people read, notebooks included."""
-    places = ("*.md", "docs/**/*.md", "examples/*.md", "examples/*.py", "integrations/*/README.md")
+    places = ("*.md", "docs/**/*.md", "lab/**/*.md", "examples/*.md", "examples/*.py", "integrations/*/README.md")
     return sorted(path for place in places for path in ROOT.glob(place))
 
 

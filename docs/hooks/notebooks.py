@@ -23,7 +23,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "examples"
-TABLES = {"07_experiments": ROOT / "docs" / "experiments"}  # what a notebook draws
+TABLES = {"07_experiments": ROOT / "lab" / "tables"}  # what a notebook draws
 EXECUTED = SOURCES / "outputs"
 LIMIT = 3600  # seconds that one cell may take
 CODES = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal

@@ -1,6 +1,8 @@
 """What the site takes from elsewhere: help of the commands, notebooks, decisions, and pages from outside docs/.
 
-A link to a file of the repository becomes one to its page; one to a file that has no page is an error of the build.
+A link to a file of the repository becomes one to its page; one to a file that has no page is an error of the build. The
+laboratory has no pages here: links to its files become links to the repository. Old addresses lead to the new ones, and
+the search ranks pages for users before the project's own.
 """
 
 import posixpath
@@ -18,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # mkdocs takes it away again aft
 
 import commands  # noqa: E402
 import notebooks  # noqa: E402
+import redirects  # noqa: E402
 import tables  # noqa: E402
 
 # files of the repository that have a page, and the page
@@ -38,9 +41,14 @@ ELSEWHERE = {
     "docs/decisions": "decisions/index.md",
 }
 OURS = ("index.md", "cli.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
+REPOSITORY = "https://github.com/cde-rag/cde-rag/blob/main"
+LABORATORY = "lab/"
+OLD_ADDRESSES = "experiments"  # folder of the site in which pages of the laboratory used to be
 PAGES = {  # their text is that file
     page: origin for origin, page in ELSEWHERE.items() if page not in OURS and not origin.endswith(".py")
 }
+OF_THE_PROJECT = re.compile(r"decisions/|(changes|contributing|notice)\.md$")  # and not for users
+BEHIND = {"boost": 1e-4}  # of a page in the search, in which a word in a title counts 1000 times as much as in the text
 TABLE = re.compile(r"<!-- (table|gains): (\S+\.csv) -->")
 MADE = {"table": tables.markdown, "gains": tables.gains}
 CELL = re.compile(r"<t[dh][^>]*>.*?</t[dh]>", re.DOTALL)
@@ -51,12 +59,10 @@ LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put decisions and notebooks, whose number grows, into the navigation."""
-    decisions = [f"decisions/{path.name}" for path in sorted((ROOT / "docs/decisions").glob("0*.md"))]
-    experiments = [f"experiments/{path.name}" for path in sorted((ROOT / "docs/experiments").glob("*.md"))]
+    decisions = [f"decisions/{path.name}" for path in decision_pages()]
     pages = {
         "Decisions": ["decisions/index.md", *decisions],
         "Notebooks": ["notebooks/index.md", *(f"notebooks/{name}.md" for name in notebooks.names())],
-        "Experiments": experiments,
     }
     config.nav = _filled(config.nav or [], pages)
     return config
@@ -89,10 +95,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Turn links to files of the repository into links to pages, and put in the tables that a page names."""
+    """Turn links to files of the repository into links to pages, and put in the tables that a page names.
+
+    Pages that are not for users come after the others in the search.
+    """
     if page.parent is None:
         page.meta["hide"] = ["navigation"]  # a section of one page has nothing to navigate
     here = page.file.src_uri
+    if OF_THE_PROJECT.match(here):
+        page.meta["search"] = BEHIND
     origin = PAGES.get(here, f"docs/{here}".replace("docs/notebooks/", "examples/"))
     text = linked(markdown, here, posixpath.dirname(origin))
     return TABLE.sub(lambda found: MADE[found[1]](ROOT / posixpath.dirname(origin) / found[2]), text)
@@ -101,6 +112,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Let code in cells of tables break between its words, so that tables fit a phone."""
     return CELL.sub(lambda cell: CELL_CODE.sub(lambda code: breakable(code[0]), cell[0]), html)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Put a page at each old address, those of the laboratory's pages among them."""
+    laboratory = {
+        f"{OLD_ADDRESSES}/{page.stem}.html": f"{REPOSITORY}/{page.relative_to(ROOT).as_posix()}"
+        for page in (ROOT / LABORATORY / "pages").glob("*.md")
+    }
+    redirects.write(Path(config.site_dir), redirects.redirects() | laboratory)
 
 
 def breakable(code: str) -> str:
@@ -123,16 +143,23 @@ def linked(text: str, here: str, folder: str) -> str:
         if not path or "://" in path or path.startswith("mailto:"):
             return found.group()
         target = posixpath.normpath(posixpath.join(folder, path))
+        if target.startswith(LABORATORY):
+            return f"[{words}]({REPOSITORY}/{target}{hash_}{anchor})"
         place = ELSEWHERE.get(target, target.removeprefix("docs/"))
         return f"[{words}]({posixpath.relpath(place, posixpath.dirname(here) or '.')}{hash_}{anchor})"
 
     return LINK.sub(moved, text)
 
 
+def decision_pages() -> list[Path]:
+    """Pages of decisions, in the order of their names."""
+    return sorted((ROOT / "docs/decisions").glob("*.md"))
+
+
 def decisions_index() -> str:
-    """A list of the decisions."""
-    lines = ["# Decisions", "", "What a reader of the code would question, and why it is so.", ""]
-    for path in sorted((ROOT / "docs/decisions").glob("0*.md")):
+    """A list of the pages, and how they are to be read."""
+    lines = ["# Decisions", "", "What a reader of the code would question: *decision, because, instead of*.", ""]
+    for path in decision_pages():
         title = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
         lines.append(f"* [{title}]({path.name})")
     return "\n".join(lines) + "\n"

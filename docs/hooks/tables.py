@@ -22,7 +22,7 @@ def markdown(path: Path) -> str:
 
 
 def gains(path: Path) -> str:
-    """The means of a table of `python -m experiments run models` as a Markdown table, NDCG@10 times 100.
+    """The means of a table of `python -m lab.experiments run models` as a Markdown table, NDCG@10 times 100.
 
     Raises:
         ValueError: If it has no means beside MiniLM.

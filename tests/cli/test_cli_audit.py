@@ -12,7 +12,7 @@ from cde_rag import Collection, ContextualEmbedder
 from cde_rag.stores.faiss import FaissStore
 
 Run = Callable[..., Result]
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 TEXTS = [f"the river of the money {number}" for number in range(20)]
 
 

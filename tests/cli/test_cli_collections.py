@@ -15,9 +15,10 @@ from cde_rag import records as intake
 from cde_rag.cli import app
 from cde_rag.cli.output import print_hits
 from cde_rag.errors import ContextMismatchError
+from cde_rag.records import Hit
 from cde_rag.search.searcher import Searcher
-from cde_rag.stores.base import Hit
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.store_calls import StoreCalls
 
 
 @pytest.fixture
@@ -32,6 +33,14 @@ def contents(path: Path, model: Path) -> dict[str, Any]:
         ids = [record.id for record in opened.scroll()]
         vectors = opened.store.vectors(ids, fingerprint=opened.embedder.fingerprint)
         return {"fingerprint": opened.embedder.fingerprint, **dict(zip(ids, vectors.tolist(), strict=True))}
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+def test_a_context_of_one_passage_is_named_as_one(run, tmp_path: Path):
+    (tmp_path / "a.txt").write_text("A text.")
+    for _ in range(2):
+        found = run("index", tmp_path / "a.txt", tmp_path / "p").stderr
+    assert "exists and keeps its context of 1 passage.\n" in found
 
 
 def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
@@ -122,9 +131,9 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
         return [(hit["id"], pytest.approx(hit["score"], abs=1e-6)) for hit in found]
 
     with Collection.open(FaissStore(collection), model=model_folder) as opened:
-        every = [(hit.id, hit.score) for hit in opened.search("river", 20)]
+        every = [(hit.id, hit.score) for hit in opened.search("river", 20, by="vectors")]
         both = [(hit.id, hit.score) for hit in opened.search("river", 5, by="hybrid", offset=1)]
-        words = [(hit.id, hit.score) for hit in opened.search("river", 5, by="words")]
+        words = [(hit.id, hit.score) for hit in opened.search("river", 5, by="bm25")]
         groups = opened.searcher("hybrid").search_groups("river", 2, group_by="year", offset=1)
     assert every[2:6] == hits("-k", 4, "--offset", 2, "--by", "vectors")
     assert every[:3] == hits("-k", 20, "--score-threshold", every[2][1] - 1e-6, "--by", "vectors")
@@ -320,7 +329,7 @@ def test_skipped_lines_are_counted_and_named(run, records: Path, tmp_path: Path)
 
 def test_ctrl_c_says_how_to_continue(run, records: Path, tmp_path: Path, model_folder: Path, monkeypatch):
     monkeypatch.setattr(intake, "CHUNK", 8)
-    add, calls = FaissStore.add, []
+    add, calls = StoreCalls.add, []
 
     def interrupted(*arguments: Any, **named: Any) -> None:
         calls.append(1)
@@ -328,10 +337,10 @@ def test_ctrl_c_says_how_to_continue(run, records: Path, tmp_path: Path, model_f
             raise KeyboardInterrupt
         add(*arguments, **named)
 
-    monkeypatch.setattr(FaissStore, "add", interrupted)
+    monkeypatch.setattr(StoreCalls, "add", interrupted)
     stopped = run("index", records, tmp_path / "p", code=130)
     assert "Stopped at 8 of 20 passages. Run the same command again to continue." in stopped.stderr
-    monkeypatch.setattr(FaissStore, "add", add)
+    monkeypatch.setattr(StoreCalls, "add", add)
     assert run("index", records, tmp_path / "p").stdout.endswith("20 passages (12 added, 8 unchanged)\n")
     run("index", records, tmp_path / "q")
     assert contents(tmp_path / "p", model_folder) == contents(tmp_path / "q", model_folder)

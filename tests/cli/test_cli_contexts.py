@@ -12,7 +12,7 @@ from cde_rag.cli import app
 from cde_rag.model import checkpoints, model_files
 from cde_rag.stores.faiss import FaissStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from cde_rag.cli.demo_collections import Demo, QuestionRanks, default_folder
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError
 from cde_rag.evaluation.demo_questions import Question
-from cde_rag.stores.base import Record
-from cde_rag.stores.faiss import FaissStore
+from cde_rag.records import Record
+from cde_rag.stores.store_calls import StoreCalls
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_check_measures_every_system(run, tmp_path: Path):
 
 def test_an_interrupted_run_is_continued(run, tmp_path: Path, embedded: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(intake, "CHUNK", 5)
-    add, calls = FaissStore.add, []
+    add, calls = StoreCalls.add, []
 
     def interrupted(*arguments: Any, **named: Any) -> None:
         calls.append(1)
@@ -149,11 +149,11 @@ def test_an_interrupted_run_is_continued(run, tmp_path: Path, embedded: list[str
             raise KeyboardInterrupt
         add(*arguments, **named)
 
-    monkeypatch.setattr(FaissStore, "add", interrupted)
+    monkeypatch.setattr(StoreCalls, "add", interrupted)
     command = ("demo", "--path", tmp_path / "demo", "--query", "river", "--json")
     assert "Run the same command again to continue." in run(*command, code=130).stderr
     assert len(embedded) == 31
-    monkeypatch.setattr(FaissStore, "add", add)
+    monkeypatch.setattr(StoreCalls, "add", add)
     continued = run(*command).stdout
     assert len(embedded) == 47  # the batch that was lost again, and no other
     assert run("demo", "--path", tmp_path / "new", "--query", "river", "--json").stdout == continued

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cde_rag import Collection, ContextualEmbedder, StoreError
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.cli.output import progress_bar
-from cde_rag.search.searcher import words_searcher
+from cde_rag.errors import StoreError
+from cde_rag.search.searcher import bm25_searcher
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.store_calls import StoreCalls
 
 BAD = {  # by line number, behind the twenty records
     21: ({"id": "bad", "text": "a boat", "book": 1.5}, "its 'book' has to be a string or a whole number of 64 bits"),
@@ -89,7 +92,7 @@ def test_what_was_skipped_is_told_when_writing_fails(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(FaissStore, "add", fail)
+    monkeypatch.setattr(StoreCalls, "add", fail)
     command = ("index", mixed, tmp_path / "p", "--parent-key", "book", "--skip-bad")
     for again in (False, True):
         stderr = run(*command, code=code).stderr
@@ -104,7 +107,7 @@ def test_a_failed_first_run_says_how_to_get_another_context(run, records: Path, 
     def fail(*_: Any, **__: Any) -> None:
         raise StoreError("The disk is full.")
 
-    monkeypatch.setattr(FaissStore, "add", fail)
+    monkeypatch.setattr(StoreCalls, "add", fail)
     stderr = run("index", records, tmp_path / "p", code=1).stderr
     assert "The disk is full. Stopped at 0 of 20 passages; mend that and run the same command again." in stderr
     assert f"{tmp_path / 'p'} keeps its context; for one of other texts, delete it first." in stderr
@@ -127,7 +130,7 @@ def test_parents_and_groups_are_of_any_field(run, records: Path, tmp_path: Path)
     assert "no record has a metadata field 'in.bok'; found: in, in.book, year" in " ".join(result.stderr.split())
     run("index", records, tmp_path / "p", "--parent-key", "in.book")
     assert "No record has" not in run("index", records, tmp_path / "p").stderr
-    (parent,) = words_searcher(FaissStore(tmp_path / "p")).search_parents("river", 1)
+    (parent,) = bm25_searcher(FaissStore(tmp_path / "p")).search_parents("river", 1)
     assert len(parent.passages) == 5
     found = json.loads(run("search", tmp_path / "p", "river", "--group-by", "in.book", "--json").stdout)
     assert {group["value"] for group in found["groups"]} == {"b0", "b1", "b2", "b3"}
@@ -413,6 +416,14 @@ def test_a_missing_collection_is_named_with_an_example(tmp_path: Path):
     assert done.exit_code == 2
     assert "expected SOURCE and COLLECTION" in done.stderr
     assert "COLLECTION comes last: cde-rag index docs/ docs.faiss" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
+def test_pipes_in_a_folder_are_counted(run, tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.txt").write_text("A text.")
+    os.mkfifo(tmp_path / "docs/b.txt")
+    assert "Files not read: pipe, socket or device 1." in run("index", tmp_path / "docs", tmp_path / "p").stderr
 
 
 def test_links_to_folders_and_to_nothing_are_counted(run, tmp_path: Path):

@@ -1,5 +1,6 @@
 """The command as a process: fast help, pipes that close, versions."""
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from cde_rag.cli import app
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
     "index search count inspect verify reindex audit export import backup restore "
-    "drift recontextualize rollback tune evaluate mteb convert demo serve mcp doctor"
+    "drift recontextualize rollback tune evaluate convert demo serve mcp doctor"
 ).split()
 
 
@@ -82,6 +83,13 @@ def test_help_names_every_command():
     assert [line.split()[0] for line in listed.splitlines() if line.strip()] == COMMANDS
 
 
+@pytest.mark.parametrize("more", [[], ["--help"], ["SciFact", "my set/", "--seed", "1"]], ids=len)
+def test_mteb_answers_with_the_line_that_runs_it(more: list[str]):
+    result = CliRunner().invoke(app, ["mteb", *more])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith(f": {shlex.join(['python', '-m', 'lab.mteb', 'run', *more])}\n")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_teaches_by_example(command: str):
     help_text = CliRunner().invoke(app, [command, "--help"]).stdout
@@ -144,5 +152,5 @@ def test_an_option_may_name_a_path_at_home(run, records: Path, tmp_path: Path, m
     run("index", records, "papers.faiss")
     shutil.copytree(tmp_path / "papers.faiss", tmp_path / "home.faiss")
     assert run("count", "~/home.faiss").exit_code == 0
-    result = CliRunner().invoke(app, ["drift", "papers.faiss", "--plot=~/none/a.png"])
-    assert f"{tmp_path}/none: expected a folder" in result.stderr
+    result = CliRunner().invoke(app, ["drift", "papers.faiss", "--model=~/none"])
+    assert f"found '{tmp_path}/none'" in result.stderr

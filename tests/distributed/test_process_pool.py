@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cde_rag import CDEModel, Collection, ContextualEmbedder, CorpusError, EmbedderOptions, PoolError, ProcessPool
+from cde_rag import CDEModel, Collection, ContextualEmbedder, EmbedderOptions, ProcessPool
 from cde_rag.embedders.pool import SLICE, EmbedderSpec, Slice, embed_on
 from cde_rag.embedders.protocol import Embedded
+from cde_rag.errors import CorpusError, PoolError
 
 TEXTS = [f"Passage {number} is about bird number {number % 13}, seen in {1900 + number % 90}." for number in range(300)]
 PARENTS = [None if number % 10 == 9 else f"book {number // 7}" for number in range(300)]

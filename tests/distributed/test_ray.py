@@ -17,17 +17,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from cde_rag import (
-    CDEModel,
-    Collection,
-    ContextMismatchError,
-    ContextualEmbedder,
-    CorpusError,
-    PoolError,
-    StoreError,
-)
+from cde_rag import CDEModel, Collection, ContextualEmbedder
 from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.errors import ContextMismatchError, CorpusError, PoolError, StoreError
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
 
@@ -38,7 +31,7 @@ from cde_rag.distributed import RayPool, index, read_sources  # noqa: E402
 from cde_rag.distributed.ray_index import sample_dataset  # noqa: E402
 from cde_rag.distributed.ray_records import records_of  # noqa: E402
 from cde_rag.distributed.shards import Shard, read_shard, shard_name, write_shard  # noqa: E402
-from cde_rag.stores.base import Record, Row  # noqa: E402
+from cde_rag.records import Record, Row  # noqa: E402
 from cde_rag.stores.faiss import FaissStore  # noqa: E402
 
 # of Ray itself

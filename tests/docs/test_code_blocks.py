@@ -1,5 +1,6 @@
 """Every block of code on a page runs, in its order, in a folder with Markdown files, or says why not."""
 
+import contextlib
 import re
 import shlex
 import shutil
@@ -73,7 +74,7 @@ def texts() -> list[str]:
 
 
 def run_console(text: str) -> None:
-    """Each line behind a prompt; a file that one shows is written."""
+    """Each line behind a prompt, whose output is what the page shows; a file that one shows is written."""
     for line, shown in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
         program, *arguments = shlex.split(line, comments=True)
         if program == "cat":
@@ -81,6 +82,28 @@ def run_console(text: str) -> None:
         else:
             done = CliRunner().invoke(PROGRAMS[program], arguments)
             assert done.exit_code in ANSWERS, f"{line}\n{done.output}"
+            if shown:
+                assert_answered(shown, done.stdout)
+
+
+def assert_answered(shown: str, printed: str) -> None:
+    """Compare what a page shows of a command's output; numbers may differ, and a line with … stands for any lines."""
+    expected, lines = (re.sub(r"\d+(\.\d+)?", "#", text).splitlines() for text in (shown, printed))
+    if "…" not in expected:
+        assert lines == expected
+        return
+    left = iter(lines)
+    for line in expected:
+        assert line == "…" or line in left, f"{line!r} is not there, or not in this place:\n{printed}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_right"),
+    [("2 passages\nend\n", True), ("…\nend\n", True), ("end\n", False), ("end\n…\n3 passages\n", False)],
+)
+def test_shown_output_is_compared(shown: str, is_right: bool) -> None:
+    with contextlib.nullcontext() if is_right else pytest.raises(AssertionError):
+        assert_answered(shown, "1 passages\nend\n")
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning", "ignore::ResourceWarning")

@@ -20,7 +20,7 @@ SAID = {  # what each has to print, and how many figures it has to draw
     "02_chat_llamaindex": (HIT_RATES, 0),
     "03_chat_langchain": (HIT_RATES, 0),
     "04_recontextualize_qdrant": (r"answered, 0 otherwise than before, 0 failed(.|\n)*as before: True", 0),
-    "05_drift": (r"(gain [+-]0\.\d+ NDCG@10(.|\n)*){3}active: [0-9a-f]{16}", 1),
+    "05_drift": (r"(gain [+-]0\.\d+ NDCG@10(.|\n)*){3}active: [0-9a-f]{16}", 0),
     "06_train_your_own": (r"level 0: \d+ pairs in \d+ clusters(.|\n)*BM25", 1),
     "07_experiments": (r"cde-mini-\d +context +\d+\.\d(.|\n)*twin +null +\d+\.\d(.|\n)*random 64 +[+-]", 8),
 }

@@ -4,6 +4,7 @@ import csv
 import html
 import importlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -47,6 +48,16 @@ PUBLIC = (  # modules whose __all__ the reference holds
     "haystack_integrations.document_stores.cde",
 )  # fmt: skip
 NOT_EXPLAINED = {"FLAT_ROWS", "SYSTEMS"}  # a number; the guide has these in a table
+
+
+def hook_module(name: str) -> Any:
+    """A module of docs/hooks."""
+    spec = importlib.util.spec_from_file_location(f"{name}_hook", ROOT / f"docs/hooks/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    return hook
 
 
 def seen(page: str) -> str:
@@ -128,7 +139,7 @@ def test_the_quality_of_models_is_that_of_the_tables(site: Path) -> None:
     page = (site / "benchmarks.html").read_text(encoding="utf-8")
     cells = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)]
     for name in ("bundled-models", "test-models"):
-        with (ROOT / f"docs/experiments/{name}.csv").open(encoding="utf-8", newline="") as lines:
+        with (ROOT / f"lab/tables/{name}.csv").open(encoding="utf-8", newline="") as lines:
             means = [row for row in csv.DictReader(lines) if (row["corpus"], row["against"]) == ("mean", "minilm")]
         assert len(means) >= 7
         for row in means:
@@ -185,19 +196,54 @@ def test_pages_from_outside_the_docs_hold_their_text(site: Path, page: str, sour
 
 def test_pages_that_are_made_hold_what_they_are_made_of(site: Path) -> None:
     decisions = said((site / "decisions/index.html").read_text(encoding="utf-8"))
-    for path in (ROOT / "docs/decisions").glob("0*.md"):
+    for path in (ROOT / "docs/decisions").glob("*.md"):
         assert said(path.read_text(encoding="utf-8").splitlines()[0].replace("`", "")) in decisions
     grammar = importlib.import_module("cde_rag.stores.filters").__doc__ or ""
     assert said(html.escape(grammar.split("\n\n")[1])) in said(
         (site / "guide/filters.html").read_text(encoding="utf-8")
     )
-    for page, other in (
-        ("experiments/recipes.html", "contexts.html"),
-        ("notebooks/07_experiments.html", "05_drift.html"),
-    ):
+    for page, other in (("notebooks/07_experiments.html", "05_drift.html"),):
         assert f'href="{other}" class="md-nav__link"' in (site / page).read_text(encoding="utf-8"), (
             "not in the navigation"
         )
+
+
+def test_old_addresses_lead_to_pages(site: Path) -> None:
+    with (ROOT / "docs/hooks/redirects.csv").open(encoding="utf-8", newline="") as lines:
+        moved = {row["old"]: row["new"] for row in csv.DictReader(lines)}
+    assert len(moved) >= 37
+    for old, new in moved.items():
+        page = (site / old).read_text(encoding="utf-8")
+        (link,) = re.findall(r'http-equiv="refresh" content="0; url=(.+?)"', page)
+        path, _, anchor = link.partition("#")
+        target = (site / old).parent / path
+        assert target.resolve() == (site / new.partition("#")[0]).resolve()
+        assert not anchor or f'id="{anchor}"' in target.read_text(encoding="utf-8"), new
+
+
+def test_a_redirect_has_a_target_and_hides_no_page(tmp_path: Path) -> None:
+    hook = hook_module("redirects")
+    (tmp_path / "guide").mkdir()
+    (tmp_path / "guide/new.html").touch()
+    hook.write(tmp_path, {"old/page.html": "guide/new.html#here"})
+    assert 'url=../guide/new.html#here"' in (tmp_path / "old/page.html").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match=r"no page guide/gone\.html"):
+        hook.write(tmp_path, {"old/other.html": "guide/gone.html"})
+    with pytest.raises(ValueError, match=r"has a page at the old address guide/new\.html"):
+        hook.write(tmp_path, {"guide/new.html": "guide/new.html"})
+
+
+def test_search_finds_pages_for_users_first(site: Path) -> None:
+    """The index weighs decisions, experiments and changes so low that a word in their titles comes after any other."""
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
+    weights: dict[str, set[float]] = {}
+    for entry in index:
+        weights.setdefault(entry["location"].partition("#")[0], set()).add(entry.get("boost", 1))
+    behind = {page for page in weights if re.match(r"decisions/|experiments/|(changes|contributing|notice)\.", page)}
+    assert len(behind) >= 15
+    assert {weight for page in behind for weight in weights[page]} == {1e-4}
+    assert {weight for page in weights.keys() - behind for weight in weights[page]} == {1}
+    assert {"guide/search.html", "reference/stores.html", "cli.html"} <= weights.keys() - behind
 
 
 def shape(cell: str) -> str:
@@ -229,9 +275,18 @@ def test_pictures_of_the_pages_are_there(site: Path) -> None:
 
 def test_no_page_shows_markup_that_was_not_rendered(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if "<article" in page.read_text(encoding="utf-8")]
-    assert len(pages) >= 100
+    assert len(pages) >= 80
     found = {page.relative_to(site).as_posix(): faults(page.read_text(encoding="utf-8")) for page in pages}
     assert {page: some for page, some in found.items() if some and page != "404.html"} == {}
+
+
+def test_the_laboratory_is_a_link_to_the_repository_from_its_old_addresses_too(site: Path) -> None:
+    repository = "https://github.com/cde-rag/cde-rag/blob/main"
+    assert f'url={repository}/lab/pages/recipes.md"' in (site / "experiments/recipes.html").read_text(encoding="utf-8")
+    pages = [page.read_text(encoding="utf-8") for page in site.rglob("*.html")]
+    led_to = {path for page in pages for path in re.findall(rf'"{repository}/(lab/[^"#]+)', page)}
+    assert len(led_to) > 20
+    assert [path for path in led_to if not (ROOT / path).exists()] == []
 
 
 def test_links_lead_to_places_of_the_site(site: Path) -> None:
@@ -273,11 +328,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 
 def test_code_in_tables_breaks_between_its_words_and_nowhere_else() -> None:
-    spec = importlib.util.spec_from_file_location("site_hook", ROOT / "docs/hooks/site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    hook: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
+    hook = hook_module("site")
     cell, outside = "<td><code>{}</code></td>", "<p><code>usage.inputs_at_limit</code></p>"
     page = outside + cell.format("usage.inputs_at_limit") + cell.format("open(&quot;notes&quot;)")
     expected = (

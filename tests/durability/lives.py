@@ -24,11 +24,11 @@ from cde_rag.context.identity import ModelIdentity
 from cde_rag.embedders.active import stored_context
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.indexing import backfill as runs
-from cde_rag.indexing import upsert as writing
+from cde_rag.indexing import made_vectors
 from cde_rag.indexing.upsert import Progress
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.stores.faiss import store as faiss_store
+from cde_rag.stores.faiss import engine as faiss_engine
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store
@@ -205,9 +205,9 @@ def small_parts() -> Iterator[None]:
     """Few records at once, and vector files that are written anew early, so that a short life has all there is."""
     with (
         mock.patch.multiple(intake, CHUNK=PART, LONGEST_CHUNK=PART),
-        mock.patch.multiple(writing, LARGEST_WRITE=PART),
+        mock.patch.multiple(made_vectors, LARGEST_WRITE=PART),
         mock.patch.multiple(runs, ROWS_AT_ONCE=2 * PART, LAST_ROWS=PART),
-        mock.patch.multiple(faiss_store, _DEAD=PART),
+        mock.patch.multiple(faiss_engine, _DEAD=PART),
     ):
         yield
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from lives import opened, record, small_parts, store_at, stub
 
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.store import Store
 
 SLICE = 20  # records changed in one call

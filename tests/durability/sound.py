@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from lives import LIFE, PART, SPACES, Operation, expected_records, nothing, space_after, stub
 
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store
 

@@ -15,7 +15,7 @@ from lives import direction, opened, record, store_at, stub
 from qdrant_client import QdrantClient, models
 from sound import check_sound
 
-from cde_rag.collection.adopt_qdrant import adopt
+from cde_rag.adoption.qdrant import adopt
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.evaluation.beir import JudgedQueries

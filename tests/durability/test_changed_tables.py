@@ -11,7 +11,7 @@ from sound import check_sound
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError, StoreError, StoreFormatError
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.postgres import PgVectorStore
 
 COLUMNS = {

@@ -15,7 +15,8 @@ from cde_rag.model import checkpoints
 EMBEDS = """
 import hashlib, sys
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag.errors import ModelError
 
 model = CDEModel.from_pretrained(sys.argv[1], runtime=sys.argv[2])
 embedder = ContextualEmbedder(model, Context.null(model))

@@ -19,7 +19,7 @@ from lives import LIFE, Operation, store_at
 from sound import answers, check_sound
 
 from cde_rag.errors import CDEError
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.files import copy_durably, pieces
 
 FOUND, VERIFIED, WRONG = "found by an answer", "answers right, found by verify", "an answer wrong until verify"

@@ -25,7 +25,7 @@ from sound import check_sound
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.indexing.upsert import Progress
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore, connections
 from cde_rag.stores.qdrant import QdrantStore, generations
 from cde_rag.stores.qdrant.manifest_point import load

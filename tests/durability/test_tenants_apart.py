@@ -9,7 +9,7 @@ from lives import record, stub, tenants_at
 
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.tenants import Tenants
-from cde_rag.stores.base import Hit, Record
+from cde_rag.records import Hit, Record
 
 TENANTS = ("acme", "Acme", "../acme", "a/b")
 

@@ -2,9 +2,9 @@
 
     python tests/durability/torture.py --seed 0
 
-Each finished test is noted in docs/durability.jsonl, so that a run that was stopped continues with the next test when
-it is started again, on another day too; a test is run again once the sources of `cde_rag` are others than then. After
-each test the table of docs/experiments/durability.md is written from the notes.
+Each finished test is noted in lab/tables/durability.jsonl, so that a run that was stopped continues with the next test
+when it is started again, on another day too; a test is run again once the sources of `cde_rag` are others than then.
+After each test the table of lab/pages/durability.md is written from the notes.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from tqdm import tqdm
 from cde_rag.stores.files import replace_durably
 
 ROOT = Path(__file__).parents[2]
-NOTES = ROOT / "docs/durability.jsonl"
-PAGE = ROOT / "docs/experiments/durability.md"
+NOTES = ROOT / "lab/tables/durability.jsonl"
+PAGE = ROOT / "lab/pages/durability.md"
 TESTS = ("tests/durability", "tests/test_two_runs.py")
 BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
 

@@ -110,7 +110,7 @@ def test_every_set_has_the_systems_that_it_gives_ground_for(evaluation: Evaluati
     assert evaluation.systems == tuple(system for system in SYSTEMS if system in one | two | small)
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 @pytest.mark.parametrize(
     ("system", "parent_key", "headers"),
     [("own_hybrid", None, []), ("parents_hybrid", "parent", []), ("headers_hybrid", None, ["parent"])],

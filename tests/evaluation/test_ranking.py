@@ -1,9 +1,10 @@
 """Rankings: rows are queries, columns documents; the order of the columns never matters."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.ranking import DEPTH, rank, rank_hybrid, rank_vectors
+from cde_rag.records import Record, Row
 from cde_rag.search.fusion import CANDIDATES, WEIGHTS
-from cde_rag.search.retrievers import BM25Retriever, HybridRetriever
-from cde_rag.stores.base import Hit, Record, Row
+from cde_rag.search.retrievers import HybridRetriever
 from cde_rag.stores.faiss import FaissStore
 
 WORDS = "river bank money loan water flood rate interest fish boat delta".split()
@@ -93,20 +95,31 @@ def test_an_evaluated_hybrid_finds_what_a_collection_finds(seed: int) -> None:
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     asked /= np.linalg.norm(asked, axis=1, keepdims=True)
 
-    class Vectors:
-        """Ranks by the vectors above."""
+    class Embedder:
+        """Has the vectors above."""
 
-        depth = None
+        fingerprint = "f"
 
-        def best(self, some: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-            return store.search(asked[[queries.index(query) for query in some]], limit, fingerprint="f", where=where)
+        def embed_queries(self, some: Sequence[str]) -> np.ndarray:
+            return asked[[queries.index(query) for query in some]]
+
+    class Active(ActiveEmbedder):
+        """Its space stays."""
+
+        last = cast(Any, Embedder())
+
+        def __init__(self) -> None:
+            pass
+
+        def following(self, _: object) -> AbstractContextManager[None]:
+            return nullcontext()
 
     with tempfile.TemporaryDirectory() as folder:
         store = FaissStore(Path(folder, "papers"))
         store.create(dim=8, fingerprint="f", context=b"", settings={})
         rows = [Row(Record(f"d{place:03}", text), "digest") for place, text in enumerate(texts)]
         store.add(rows, documents, fingerprint="f")
-        searched = HybridRetriever(Vectors(), BM25Retriever(store), CANDIDATES, "convex", WEIGHTS["convex"])
+        searched = HybridRetriever(store, Active(), CANDIDATES, "convex", WEIGHTS["convex"])
         found = searched.best(queries, DEPTH, None)
         store.close()
     ids, names_ = [row.record.id for row in rows], [f"q{place}" for place in range(len(queries))]

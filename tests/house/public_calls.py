@@ -8,31 +8,28 @@ import numpy as np
 from qdrant_client import QdrantClient
 
 from cde_rag import (
-    AddReport,
-    ArithmeticEmbedder,
     Canary,
     CDEModel,
     Collection,
     Context,
     ContextualEmbedder,
-    Damage,
     EmbedderOptions,
     FunctionEmbedder,
-    Group,
     Hit,
-    Inspection,
-    ParentHit,
     PlainEmbedder,
-    Progress,
-    Recontextualization,
     Record,
-    Searcher,
     Tenants,
     evaluate,
-    recontextualize,
 )
-from cde_rag.collection.adopt_qdrant import Adoption, adopt, catch_up, release
+from cde_rag.adoption.qdrant import Adoption, adopt, catch_up, release
+from cde_rag.collection.info import Inspection
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
+from cde_rag.indexing.backfill import Recontextualization
+from cde_rag.indexing.upsert import AddReport, Progress
+from cde_rag.search.grouping import Group, ParentHit
+from cde_rag.search.searcher import Searcher
+from cde_rag.stores.base import Damage
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.tenant_stores import FolderTenants
 from cde_rag.transfer.dataframes import records, to_dataset
@@ -67,7 +64,7 @@ def fill(embedder: ContextualEmbedder, records: Iterator[Record]) -> int:
 def ask(question: str) -> list[Hit]:
     papers = Collection.open(FaissStore(Path("papers.faiss")))
     hits = papers.search(question, k=5, where={"year": {"gte": 2020}})
-    both: list[list[Hit]] = papers.search_batch([question, "another"], 3)
+    both: list[list[Hit]] = papers.search_batch([question, "another"], 3, by="vectors")
     some: list[Record] = papers.get([hit.id for hit in hits])
     assert len(both) == 2
     assert papers.count() == len(list(papers.scroll())) >= len(some)
@@ -81,11 +78,11 @@ def ask(question: str) -> list[Hit]:
 
 def look_closer(papers: Collection, rerank: Callable[[Sequence[tuple[str, str]]], np.ndarray]) -> list[str]:
     page = papers.search("a river", 5, score_threshold=0.2, offset=5)
-    named = papers.search("ERR_42", 5, by="hybrid", where={"year": 2020}, offset=5)
+    named = papers.search("ERR_42", 5, where={"year": 2020}, offset=5)
     closer: Searcher = papers.searcher("hybrid", candidates=200).reranked(rerank, candidates=20)
     groups: list[Group] = closer.search_groups("a river", 3, group_by="year", group_size=2)
     parents: list[ParentHit] = closer.search_parents("a river", 3, where={"year": 2020})
-    words = papers.searcher("words").search("a river")
+    words = papers.searcher("bm25").search("a river")
     papers.store.index_texts()
     texts = [passage.text for parent in parents for passage in parent.passages]
     return [*texts, *(hit.id for group in groups for hit in group.hits), *(hit.id for hit in [*page, *named, *words])]
@@ -93,7 +90,7 @@ def look_closer(papers: Collection, rerank: Callable[[Sequence[tuple[str, str]]]
 
 async def wait(papers: Collection) -> int:
     hits = await asyncio.to_thread(papers.search, "a river", 5)
-    groups = await asyncio.to_thread(papers.searcher("words").search_groups, "a river", group_by="year")
+    groups = await asyncio.to_thread(papers.searcher("bm25").search_groups, "a river", group_by="year")
     return len(hits) + len(groups)
 
 
@@ -114,8 +111,8 @@ def migrate(texts: list[str]) -> list[str]:
     papers = Collection.create(FaissStore("papers.faiss"), plain)
     papers.add(texts)
     canary = Canary({"how do I parse a date?": ["12"]}, k=5, may_lose=0)
-    there: Recontextualization = recontextualize(
-        papers, model=CDEModel.from_pretrained("cde-mini"), canary=canary, grace_s=10
+    there: Recontextualization = papers.recontextualize(
+        model=CDEModel.from_pretrained("cde-mini"), canary=canary, grace_s=10
     )
     back = papers.recontextualize(embedder=plain)
     model = sentence_transformer(ContextualEmbedder.from_corpus(texts), default_task="document")

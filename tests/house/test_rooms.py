@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE, TRAINING, EXPERIMENTS = ROOT / "cde_rag", ROOT / "training" / "cde_rag_training", ROOT / "experiments"
+CORE, TRAINING = ROOT / "cde_rag", ROOT / "training" / "cde_rag_training"
+LAB = [ROOT / "lab" / name for name in ("distil", "experiments", "mteb")]
 SHARED_NAMES = {  # of modules and packages: why two may have it
     "__main__": "Python's",
     "app": "both commands have one",
@@ -17,6 +18,8 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "engine": "each kind of store has one, behind the port of this name",
     "indexing": "of a collection; in FAISS the parameters of its index",
     "model": "the package of the networks; in mteb the class that MTEB calls its model",
+    "postgres": "a kind of store, and a kind of source that is adopted",
+    "qdrant": "a kind of store, and a kind of source that is adopted",
     "search": "of a collection; in qdrant_base the requests that it makes",
     "store": "each kind of store has one",
 }
@@ -25,19 +28,19 @@ SHARED_CLASSES = {  # why two may have it
     "CDEVectorStore": "LangChain's and LlamaIndex's name for ours, each in a distribution of its own",
     "SmolLM": "each example can be read by itself",
 }
-MODULES, PACKAGES = 7, 13
+MODULES, PACKAGES = 8, 14
 
 
 def test_few_rooms_at_the_top() -> None:
     """A folder of modules without `__init__` counts as a package, and no tool would see it otherwise."""
     assert len([path for path in CORE.glob("*.py") if path.stem != "__init__"]) <= MODULES
     assert len({path.relative_to(CORE).parts[0] for path in CORE.glob("*/**/*.py")}) <= PACKAGES
-    folders = {path.parent for folder in (CORE, TRAINING, EXPERIMENTS) for path in folder.rglob("*.py")}
+    folders = {path.parent for folder in (CORE, TRAINING, *LAB) for path in folder.rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 def modules() -> list[Path]:
-    found = {folder: list(folder.rglob("*.py")) for folder in (CORE, TRAINING, EXPERIMENTS)}
+    found = {folder: list(folder.rglob("*.py")) for folder in (CORE, TRAINING, *LAB)}
     assert all(found.values()), "no modules: has a folder moved?"
     return [path for paths in found.values() for path in paths]
 
@@ -49,7 +52,8 @@ def classes(paths: Iterable[Path]) -> list[ast.ClassDef]:
 
 def test_a_name_is_one_class() -> None:
     others = {
-        folder: list((ROOT / folder).rglob("*.py")) for folder in ("integrations", "benchmarks", "tools", "examples")
+        folder: list((ROOT / folder).rglob("*.py"))
+        for folder in ("integrations", "lab/benchmarks", "tools", "examples")
     }
     assert all(others.values()), "no modules: has a folder moved?"
     paths = [path for found in others.values() for path in found if "tests" not in path.relative_to(ROOT).parts]

@@ -8,7 +8,7 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from cde_rag.context.context import Context, ModelIdentity
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 
 IDENTITY = ModelIdentity(
     name="two-dims",

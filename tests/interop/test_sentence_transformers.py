@@ -22,7 +22,7 @@ from cde_rag.errors import ContextFormatError, ContextMismatchError, CorpusError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate, read_beir
 from cde_rag.model import CDEModel, checkpoints
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 3 + i % 7)) for i in range(40)]
 
@@ -184,7 +184,7 @@ def test_in_several_processes(model: Any, embedder: ContextualEmbedder) -> None:
     np.testing.assert_allclose(found, embedder.embed_documents(TEXTS), atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_evaluators(shared_data: Path, stored: CDEModel) -> None:
     data = read_beir(shared_data / "eval" / "cisi")
     corpus = Corpus("cisi", data.corpus.ids[:400], data.corpus.texts[:400])

@@ -19,7 +19,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError
 from cde_rag.model import CDEModel
 from cde_rag.readers import Fields, RecordReader
-from cde_rag.stores.base import Hit, Record
+from cde_rag.records import Hit, Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.transfer import dataframes as tables
 from cde_rag.transfer.dataframes import embed, records, rows, to_dataset, to_frame

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag.errors import ModelError
 from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.model import checkpoints, model_files
 
@@ -75,7 +76,7 @@ def test_name_is_exact(single, name):
     assert single.identity.dim == DIMS[name]
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_vectors_are_those_of_the_model_that_was_measured(single, name):
     """Other weights, or another way to read them, need figures of their own, and CHANGELOG's "Vectors change"."""
     expected = load_file(GOLDENS / f"{name}.safetensors")
@@ -97,7 +98,7 @@ def test_bf16_is_the_same_space(single, name, texts):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_context_and_siblings_act(single, name, texts):
     own = ContextualEmbedder.from_corpus(texts, model=single)
     few = texts[:96]

@@ -9,7 +9,8 @@ import pytest
 import torch
 from golden import V1, V2, golden, tiny_two_way, write_folder
 
-from cde_rag import CDEModel, ContextMismatchError, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag.errors import ContextMismatchError, ModelError
 
 WINDOW = 4  # tokens that a local layer of the golden ModernBERT sees each way
 

@@ -13,7 +13,8 @@ from hypothesis.extra.numpy import arrays
 from safetensors.torch import save
 from tiny import tiny_network, tiny_tokenizer
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.stored_tensors import float_state

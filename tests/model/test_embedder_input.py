@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 from tiny import tiny_cde_model, tiny_network, tiny_tokenizer
 
-from cde_rag import (
-    Context,
-    ContextMismatchError,
-    ContextualEmbedder,
-    CorpusError,
-    ModelError,
-    PlainEmbedder,
-    TruncationWarning,
-)
+from cde_rag import Context, ContextualEmbedder, PlainEmbedder
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.tokenizer import TextTokenizer
 

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag import Context, ContextualEmbedder, SmallContextWarning
+from cde_rag import Context, ContextualEmbedder
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.contextual import fit
+from cde_rag.errors import SmallContextWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.attention import attention
 from cde_rag.model.context_path import sibling_weight

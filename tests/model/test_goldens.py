@@ -8,7 +8,7 @@ import pytest
 import torch
 from golden import V1, V2, golden, tiny_two_way
 
-from cde_rag import ContextError
+from cde_rag.errors import ContextError
 
 READINGS = [(V1, "train"), (V1, "hf_model_py"), (V2, "train"), (V2, "hub")]
 ROLES = ["query", "doc", "noprefix"]

@@ -9,7 +9,8 @@ from fake_hub import FakeHub
 from golden import V1, V2, tokenizer_json, write_folder
 from plain_model import write_static
 
-from cde_rag import CDEModel, ContextualEmbedder, MissingExtraError, ModelError, PlainEmbedder
+from cde_rag import CDEModel, ContextualEmbedder, PlainEmbedder
+from cde_rag.errors import MissingExtraError, ModelError
 from cde_rag.model import weights
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]

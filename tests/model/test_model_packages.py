@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tiny import tiny_network, tiny_tokenizer
 
-from cde_rag import CDEModel, Collection, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, Collection, ContextualEmbedder
+from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints, model_files, model_packages
 from cde_rag.model.loading import resolve
 from cde_rag.model.names import ModelName

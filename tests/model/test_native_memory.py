@@ -17,7 +17,7 @@ from cde_rag.model.batching import padded
 from cde_rag.model.runtimes.engines import Inputs, OnnxEngine, OpenVinoEngine
 
 KERNELS = 128  # at most
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from hypothesis.extra.numpy import arrays
 from tiny import tiny_cde_model, tiny_network, tiny_tokenizer
 from tiny_pair import tiny_pair, tiny_pieces
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints, loading, model_files
 from cde_rag.model.model_files import VOCABULARY
 from cde_rag.model.names import ModelName

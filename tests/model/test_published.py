@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save, save_file
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, MissingExtraError, ModelError
+from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag.errors import MissingExtraError, ModelError
 from cde_rag.model import loading, weights
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_way import checkpoint, published, published_state

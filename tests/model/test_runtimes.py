@@ -41,8 +41,8 @@ from cde_rag.stores.faiss import FaissStore
 
 pytest.importorskip("onnx")
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning"),
-    pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning"),
 ]
 RUNTIMES = ("openvino", "onnx")
 TOLERANCE = 2e-5
@@ -591,7 +591,8 @@ class Forbidden:
             raise ModuleNotFoundError("torch is not here", name="torch")
 sys.meta_path.insert(0, Forbidden())
 warnings.simplefilter("ignore")
-from cde_rag import CDEModel, Collection, ContextualEmbedder, EmbedderOptions, MissingExtraError
+from cde_rag import CDEModel, Collection, ContextualEmbedder, EmbedderOptions
+from cde_rag.errors import MissingExtraError
 runtime, folder = sys.argv[1:]
 texts = [f"Chapter {number} of the river and the bank." for number in range(12)]
 embedder = ContextualEmbedder.from_corpus(texts, model="cde-mini-1", runtime=runtime)

@@ -18,15 +18,15 @@ import torch
 from safetensors.torch import save
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions, ModelError, PlainEmbedder
-from cde_rag.errors import CorpusError, StoreError
+from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions, PlainEmbedder
+from cde_rag.errors import CorpusError, ModelError, StoreError
 from cde_rag.model import checkpoints
 from cde_rag.model.mapped_tensors import MappedTensors
 from cde_rag.model.shared import Shared
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning"),
-    pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning"),
 ]
 DESCRIPTORS = Path("/proc/self/fd")
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 3 + i % 7)) for i in range(40)]

@@ -9,8 +9,9 @@ import pytest
 from golden import V1, V2, write_folder
 from tiny import WORDS
 
-from cde_rag import CDEModel, Context, ContextError, ContextMismatchError, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.embedders import contextual as embedder_module
+from cde_rag.errors import ContextError, ContextMismatchError, ModelError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 

@@ -19,7 +19,8 @@ from golden import PREFIX_END, V1, V2, golden, golden_config, sizes, write_folde
 from safetensors.torch import load_file, save_file
 from tiny import WORDS
 
-from cde_rag import CDEModel, Collection, Context, ContextError, ContextualEmbedder, EmbedderOptions, ModelError
+from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions
+from cde_rag.errors import ContextError, ModelError
 from cde_rag.model import loading
 from cde_rag.model.names import ModelName
 from cde_rag.model.runtimes import runtime_choice

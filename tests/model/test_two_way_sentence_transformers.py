@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from golden import V2, write_folder
 
-from cde_rag import CDEModel, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, ContextualEmbedder
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
+from cde_rag.errors import ModelError
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
 TEXTS = ["a river", "a bank", "money", "a flood of risk"]

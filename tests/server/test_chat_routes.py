@@ -137,6 +137,7 @@ NEUTRAL: list[dict[str, Any]] = [
     {"frequency_penalty": 0, "presence_penalty": 0.0, "n": 1, "logit_bias": {}, "logprobs": False, "top_logprobs": 0},
     {"tools": [], "tool_choice": "none", "functions": [], "function_call": "auto", "parallel_tool_calls": False},
     {"response_format": {"type": "text"}, "modalities": ["text"], "store": False, "service_tier": "auto"},
+    {"reasoning_effort": "low", "verbosity": "medium", "prediction": {"type": "content", "content": "A river."}},
     {"user": "me", "safety_identifier": "me", "prompt_cache_key": "x", "metadata": {"chat": "1"}, "stop": []},
     {"temperature": 1, "top_p": 1, "stream_options": {}},
 ]
@@ -380,6 +381,8 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "x" * (QUERY_CHARACTERS + 1)}]}, "the question: expected at most"),
     ({"messages": [{"role": "system", "content": "x" * (TEXT_CHARACTERS + 1)}, *ASKED]}, "expected at most"),
     ({"n": 2}, "n"),
+    ({"verbosity": "low"}, "the language model's own is used"),
+    ({"web_search_options": {}}, "web_search_options"),
     ({"temperature": 3}, "temperature"),
     ({"stream_options": {"include_usage": "yes"}}, "include_usage"),
     ({"where": {"year": {"near": 3}}}, "near"),

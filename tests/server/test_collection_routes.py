@@ -10,10 +10,12 @@ import openai
 import pytest
 from served import Running, make, records, running, texts
 
-from cde_rag import Collection, StoreError
-from cde_rag.indexing import upsert
+from cde_rag import Collection
+from cde_rag.errors import StoreError
+from cde_rag.field_names import field_name
+from cde_rag.indexing import made_vectors
 from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS
-from cde_rag.stores.field_names import field_name
+from cde_rag.stores.store_calls import StoreCalls
 
 
 @pytest.fixture
@@ -151,17 +153,17 @@ def test_a_request_is_one_write(server: Running, papers: Collection, failing: in
     """Texts with their siblings' vectors, more than fit into one call of the store: the records are in the last."""
     many = [{"id": f"p{i}", "text": text, "metadata": {"book": "long"}} for i, text in enumerate(texts(24))]
     server.post("/v1/collections/papers/records", {"records": many})
-    calls, add = list[list[str]](), papers.store.add
+    calls, add = list[list[str]](), StoreCalls.add
 
-    def failing_add(rows: Any, vectors: Any, **options: Any) -> None:
+    def failing_add(state: StoreCalls, rows: Any, vectors: Any, **options: Any) -> None:
         calls.append([row.record.id for row in rows])
         if len(calls) == failing:
             raise StoreError("The disk is full.")
-        add(rows, vectors, **options)
+        add(state, rows, vectors, **options)
 
     new = [{"id": f"q{i}", "text": text, "metadata": {"book": "long"}} for i, text in enumerate(texts(20, start=24))]
     before = papers.count()
-    with mock.patch.object(upsert, "LARGEST_WRITE", 30), mock.patch.object(papers.store, "add", failing_add):
+    with mock.patch.object(made_vectors, "LARGEST_WRITE", 30), mock.patch.object(StoreCalls, "add", failing_add):
         error = server.post("/v1/collections/papers/records", {"records": new}, 503)["error"]
     assert (error["code"], papers.count()) == ("store_error", before)
     assert server.post("/v1/collections/papers/records", {"records": new})["added"] == 20

@@ -20,7 +20,8 @@ from langchain_openai import OpenAIEmbeddings
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from served import MODEL, Running, make, running, texts
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, CorpusError
+from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag.errors import CorpusError
 from cde_rag.server import embedding_routes
 from cde_rag.server.error_responses import RequestError
 from cde_rag.server.text_limits import TEXT_CHARACTERS

@@ -44,7 +44,7 @@ def test_the_null_context_ranks_the_candidates(server: Running) -> None:
     hits = columns["null"]["hits"]
     np.testing.assert_allclose([hit["score"] for hit in hits], [scores[hit["id"]] for hit in hits], atol=1e-5)
     ranker = NullRanker(server.service.registry.batcher)
-    candidates = [hit.id for hit in served.collection.search("river", CANDIDATES)]
+    candidates = [hit.id for hit in served.collection.search("river", CANDIDATES, by="vectors")]
     ranked = [hit.id for hit in ranker.ranked(served, "river", candidates)]
     assert ranked == sorted(candidates, key=lambda id_: -scores[id_])
     assert ranker.ranked(served, "river", candidates)[0].id == ranked[0]  # from the vectors that were kept

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from text_contract import TextContract
 
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.filters import matches
 from cde_rag.stores.store import Store
 

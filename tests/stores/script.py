@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.base import Hit, Record, Row
+from cde_rag.records import Hit, Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store

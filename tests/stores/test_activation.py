@@ -9,7 +9,7 @@ from contract import EXACT, OTHER, SPACE, Opener, assert_hits, created, row
 from qdrant_client import QdrantClient
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore

@@ -17,7 +17,7 @@ from qdrant_client.http.exceptions import UnexpectedResponse
 from tiny import WORDS
 from word_scores import best, point_scores
 
-from cde_rag.collection.adopt_qdrant import adopt, catch_up, foreign_records, only_here, release
+from cde_rag.adoption.qdrant import adopt, catch_up, foreign_records, only_here, release
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.arithmetic import CHECKED, ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
@@ -26,13 +26,13 @@ from cde_rag.embedders.plain_vectors import PlainVectors
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, checkpoints
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.ids import is_native, native
 from cde_rag.stores.text_analysis import NEWEST
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 SIZE = 8  # context documents
 DIM = 5  # of the application's vectors

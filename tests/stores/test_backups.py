@@ -12,7 +12,8 @@ import pytest
 from qdrant_client import QdrantClient
 from script import BATCH, answers, batch, fingerprint, matrix, steps, store_in
 
-from cde_rag import Collection, Context, ContextualEmbedder, StoreError, StoreFormatError
+from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.model import CDEModel
 from cde_rag.stores.faiss import FaissStore, copying
 from cde_rag.stores.qdrant import QdrantStore

@@ -29,8 +29,8 @@ from word_scores import faiss_scores
 
 from cde_rag._files import file_sha256
 from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.records import Row
 from cde_rag.stores import files as folders
-from cde_rag.stores.base import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.connections import Connection

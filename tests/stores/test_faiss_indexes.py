@@ -15,7 +15,7 @@ import pytest
 from contract import SPACE, row, units
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss import FLAT_ROWS, FaissStore
 from cde_rag.stores.faiss import view as readers

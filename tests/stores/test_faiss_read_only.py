@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore
 
 FINGERPRINT = "f" * 64

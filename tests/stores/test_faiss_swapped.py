@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.transfer.backup import back_up, restore

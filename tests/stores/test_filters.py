@@ -32,7 +32,7 @@ def test_an_empty_key_has_a_name(where: dict[str, Any]) -> None:
     [
         ({"not": "year"}, "where.not"),
         ({"not": {1: 2}}, "where.not"),
-        ({"and": 1}, "'.and'"),
+        ({"and": 1}, "called 'and' is named '.and'"),
         ({"or": {"in": [1]}}, "'.or'"),
         ({"not": 1}, "'.not'"),
         ({"year": {}}, "where.year"),

@@ -2,12 +2,14 @@
 
 import copy
 import decimal
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 from brute_force_store import BruteForceStore
 from qdrant_client import QdrantClient
@@ -15,12 +17,12 @@ from sqlite_store import SqliteStore
 from tiny import tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.collection.adopt_qdrant import adopt
+from cde_rag.adoption.qdrant import adopt
 from cde_rag.collection.tenants import Tenants
 from cde_rag.errors import ContextMissingError, CorpusError, ModelError
 from cde_rag.indexing.canary import Canary
 from cde_rag.model.runtimes import runtime_choice
-from cde_rag.stores.base import Row
+from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.context_points import read_context, write_context
@@ -28,7 +30,7 @@ from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_stores import FolderTenants
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 EMBEDDER = ContextualEmbedder.from_corpus(["river bank", "money loan"], model=tiny_cde_model(), context_size=2)
 KINDS: dict[str, Callable[[Path], Store]] = {
     "faiss": lambda folder: FaissStore(folder / "papers.faiss"),
@@ -67,7 +69,7 @@ def test_ids_are_strings(papers: Collection, call: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_ids_of_records_are_strings(papers: Collection) -> None:
-    with pytest.raises(CorpusError, match=r"Record 1 \(7\): its id has to be a str, found int"):
+    with pytest.raises(CorpusError, match=r"Record 1 \(7\): its id has to be a str, found int; give str\(…\) of it\."):
         papers.add(["one", "two"], ids=["a", 7])  # type: ignore[list-item]
     vectors = EMBEDDER.embed_documents(["one"])
     for record in (Record(7, "one"), Record("7", 1), Record("7", "one", None)):  # type: ignore[arg-type]
@@ -110,6 +112,10 @@ def test_numpys_metadata_are_taken_as_they_are(papers: Collection) -> None:
         (date(2020, 1, 1), r"year\.of is of the type date, .*isoformat"),
         (np.datetime64("2020-01-01"), r"year\.of is of the type date, .*isoformat"),
         (decimal.Decimal("1.5"), r"year\.of is of the type Decimal, .*give a number or a str"),
+        (uuid.UUID(int=1), r"year\.of is of the type UUID, .*give str\(…\) of it"),
+        (Path("a"), r"year\.of is of the type \w*Path, .*give str\(…\) of it"),
+        (pd.NaT, r"year\.of is of the type NaTType, .*leave it out or give None"),
+        (pd.NA, r"year\.of is of the type NAType, .*leave it out or give None"),
         (b"x", r"year\.of is of the type bytes, .*give a str"),
         (object(), r"year\.of is of the type object, .*leave it out"),
         ({1: 2}, "the key 1 is not a string"),

@@ -24,7 +24,7 @@ from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.store import Store
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 FINGERPRINT = "0d3b6850860fc55e7265d06e90998bb08fda67a4fc02c2815d211f3e8f7f235c"
 HITS = [("c", 0.697226), ("d", 0.589971), ("e", 0.561286)]
 COMMITS = pytest.mark.parametrize("commit", ["4673670", "587d3ff"])

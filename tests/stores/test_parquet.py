@@ -19,10 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from qdrant_client import QdrantClient
 
-from cde_rag import Collection, Context, ContextFormatError, StoreError, StoreFormatError
+from cde_rag import Collection, Context
 from cde_rag.collection.info import inspect, verify
+from cde_rag.errors import ContextFormatError, StoreError, StoreFormatError
 from cde_rag.model import CDEModel
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore

@@ -10,15 +10,15 @@ import psycopg
 import pytest
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag.collection.adopt_pgvector import adopt, catch_up, release
+from cde_rag.adoption.pgvector_table import LANGCHAIN, LANGCHAIN_V2, LLAMA_INDEX, TableColumns
+from cde_rag.adoption.postgres import adopt, catch_up, release
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
-from cde_rag.readers.pgvector_table import LANGCHAIN, LANGCHAIN_V2, LLAMA_INDEX, TableColumns
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.postgres import PgVectorStore
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 SIZE, NAMES, MODEL = 4, itertools.count(), tiny_cde_model()
 
 # The tables that PGVector and PGVectorStore of langchain-postgres 0.0.19, and PGVectorStore of

@@ -28,10 +28,10 @@ from typer.testing import CliRunner
 from word_scores import table_scores
 
 from cde_rag import Collection, ContextualEmbedder
+from cde_rag.adoption.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records, table_vectors
 from cde_rag.cli import app
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError, TenantError
-from cde_rag.readers.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records, table_vectors
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.filters import parse
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.postgres import PgTenants, PgVectorStore

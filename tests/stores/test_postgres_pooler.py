@@ -15,8 +15,8 @@ from contract import EXACT, OTHER, SPACE, Opener, StoreContract, created, row, u
 from pooler import pooler
 from word_scores import table_scores
 
+from cde_rag.adoption.pgvector_table import TableColumns, table_records
 from cde_rag.errors import StoreError
-from cde_rag.readers.pgvector_table import TableColumns, table_records
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.postgres.pg_database import PgDatabase
 
@@ -193,6 +193,22 @@ def test_a_lease_is_held_and_fences_behind_the_pooler(postgres: str, pooled: str
         pass
     for one in (store, other):
         one.close()
+
+
+def test_a_lease_leaves_a_session_of_the_pooler(postgres: str, monkeypatch: pytest.MonkeyPatch):
+    """Else nothing could be written while it is held, by the run that holds it neither."""
+    with pooler(postgres, "transaction", sessions=2) as address:
+        first, second = (created(functools.partial(PgVectorStore, address, name())) for _ in range(2))
+        monkeypatch.setattr("cde_rag.stores.postgres.pg_database._WAIT_S", 0.5)
+        with first.lease():
+            with pytest.raises(StoreError, match=r"none was free for 0\.5 s.*default_pool_size"), second.lease():
+                pass
+            first.drop(first.create_generation(fingerprint=OTHER, context=b"other"))
+            second.add([row("a")], EXACT[:1], fingerprint=SPACE)
+        with second.lease():
+            second.drop(second.create_generation(fingerprint=OTHER, context=b"other"))
+        first.close()
+        second.close()
 
 
 def test_a_lease_that_is_lost_before_it_is_noted_takes_nothing(postgres: str, monkeypatch: pytest.MonkeyPatch):

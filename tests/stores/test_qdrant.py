@@ -23,7 +23,7 @@ from text_contract import assert_found
 from word_scores import point_scores
 
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.filters import parse
 from cde_rag.stores.qdrant import QdrantStore, calls, generations, read_context, vector_name, write_context
 from cde_rag.stores.qdrant import engine as engine_module

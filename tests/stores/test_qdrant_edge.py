@@ -23,7 +23,7 @@ from filter_cases import BOOK, CASES
 from script import BATCH, answers, batch, fingerprint, matrix, steps, store_in
 
 from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.filters import matches, parse
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.points_manifest import ANALYZED, PointsManifest

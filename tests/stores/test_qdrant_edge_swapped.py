@@ -10,7 +10,7 @@ from tiny import tiny_cde_model
 
 from cde_rag.context.context import Context
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.transfer.backup import back_up, restore
 

@@ -17,7 +17,7 @@ from text_contract import SPACE, assert_found, made, row, vectors
 from word_scores import Scores, faiss_scores, point_scores
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore, fts_index
 from cde_rag.stores.qdrant import QdrantStore, generations
 from cde_rag.stores.qdrant.manifest_point import load

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from word_scores import Scores, best, point_scores
 
 from cde_rag.errors import FilterError, StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.filters import matches
 from cde_rag.stores.store import Store
 from cde_rag.stores.text_analysis import ANALYZER, IDENTIFIERS, NEWEST, PORTER, analyzer_of

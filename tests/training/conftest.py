@@ -1,8 +1,4 @@
-"""The command cde-rag-train and the script of published figures, for the tests of training."""
-
-import importlib.util
-from pathlib import Path
-from typing import Any
+"""The command cde-rag-train, for the tests of training."""
 
 import pytest
 from training_run import Run
@@ -21,17 +17,3 @@ def run() -> Run:
         return result
 
     return run_command
-
-
-@pytest.fixture(scope="session")
-def run_questions() -> Any:
-    """The script that the published figures of questions come from, as a module."""
-    script = Path(__file__).resolve().parents[3] / "shared/prototypes/3/run_questions.py"
-    if not script.exists():
-        pytest.skip("the prototypes are on the project's own machines only")
-    spec = importlib.util.spec_from_file_location("run_questions", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -12,7 +12,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.errors import ResumeError
 from cde_rag.model import CDEModel, checkpoints
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag_training.adapt import adaptation
 from cde_rag_training.adapt.adaptation import PLAN, REPORT, AdaptationConfig, adapt, recipe_of
 from cde_rag_training.adapt.material import Material, MaterialConfig, material

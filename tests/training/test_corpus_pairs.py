@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cde_rag.errors import CorpusError
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag_training.adapt.corpus_pairs import KINDS, ask, report, to_pairs, without_repeated
 from cde_rag_training.adapt.parts import FEWEST, hold_out, retrieval_set
 from cde_rag_training.adapt.sections import sampled, sections, whole_records

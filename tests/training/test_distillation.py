@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny import tiny_network, tiny_tokenizer
 
-from cde_rag import ResumeError
+from cde_rag.errors import ResumeError
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag_training.config import DistillationConfig
 from cde_rag_training.loop.distillation import distil_first_stage

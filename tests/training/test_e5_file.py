@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from tiny_e5 import PIECES, SCORES, random_tensors, write_e5
 from tokenizers import Tokenizer
 
-from cde_rag import ModelError
+from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.pair.four_bits import pack, unpack
 from cde_rag.model.pair.pair_network import PlainEncoder
-from cde_rag.model.second_stage import DOCUMENT
 from cde_rag.model.torch_runner import pad
-from cde_rag_training.distil.student import e5_student
 from cde_rag_training.networks.e5_file import E5File
 
 TEXTS = ["the river bank", "a loan of the bank", "flooding water", "The water's flood (1999)"]
@@ -162,21 +160,6 @@ def _bundled():
     path = checkpoints.find("cde-base-1") / checkpoints.TOKENIZER
     assert len(json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]) == 40_000
     return Tokenizer.from_file(str(path))
-
-
-def test_a_student_of_every_second_layer_is_these_layers(file):
-    network, serialised = e5_student(file, TEXTS, name="half", pieces=len(PIECES) - 3)
-    assert (network.config.layers, network.config.dim, network.config.vocab_size) == (2, 96, len(PIECES) - 3)
-    kept = file.kept_pieces(TEXTS, len(PIECES) - 3)
-    state = file.state(kept)
-    plain = PlainEncoder(config_of(file, kept, 2)).eval()
-    chosen = {name.replace("layers.2.", "layers.1."): value for name, value in state.items() if "layers.1." not in name}
-    plain.load_state_dict(chosen)
-    tokenizer = Tokenizer.from_str(serialised)
-    ids, mask = pad([tokenizer.encode(text).ids for text in TEXTS])
-    with torch.inference_mode():
-        null = network.prepare(torch.zeros(0, 96), torch.zeros(0, dtype=torch.long))
-        torch.testing.assert_close(network(ids, mask, DOCUMENT, null), plain(ids, mask), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("keep", [0, 7, 40, 2000])

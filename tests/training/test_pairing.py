@@ -6,7 +6,8 @@ import torch
 from tiny import WORDS, tiny_network, tiny_tokenizer
 from tiny_e5 import PIECES, write_e5
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, CorpusError, ModelError
+from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag.errors import CorpusError, ModelError
 from cde_rag.model import checkpoints, model_files
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.networks.e5_file import E5File

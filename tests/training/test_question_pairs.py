@@ -99,6 +99,7 @@ def test_pages_that_are_missing_or_no_text_are_refused(tmp_path: Path) -> None:
 
 def test_pages_are_cut_as_by_the_reader() -> None:
     pages = {"a/rollback.md": ROLLBACK, "b/rollback.md": ROLLBACK, "code.py": "x = 1\n", "Make file": "all:\n", "e": ""}
+    pages["who.md"] = "---\ntitle: Who uses it\n---\n"  # holds no text
     passages = page_passages(pages, max_characters=150)
     assert [(one.page, one.number) for one in passages if one.page != "a/rollback.md"][-2:] == [
         ("code.py", 0),
@@ -202,6 +203,9 @@ def test_evaluation_sets_may_be_questions(tmp_path: Path) -> None:
     (found,), others = evaluation_sets(write_questions(tmp_path / "in") / "birds")
     assert (found.name, found.queries, others) == ("birds", ["where do swifts sleep?"], [])
     assert "ten months" in found.documents[0]
+    (tmp_path / "in" / "other").mkdir()
+    (tmp_path / "in" / "other" / "questions.jsonl").write_text("{}\n")  # of another form: there are no pages
+    assert "other" in evaluation_sets(tmp_path / "in")[1]
     with pytest.raises(CorpusError, match="expected an evaluation set or a folder of some"):
         evaluation_sets(tmp_path / "nowhere")
     with pytest.raises(CorpusError, match="need a surrogate"):

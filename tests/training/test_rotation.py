@@ -72,7 +72,7 @@ def trained(tmp_path):
     return tmp_path / "trained"
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_a_rotated_model_finds_the_same_and_its_first_dimensions_tell_most(trained, prepared, tmp_path):
     folder = rotate_model(trained, prepared, tmp_path / "turned")
     before, after = CDEModel.from_pretrained(trained), CDEModel.from_pretrained(folder)

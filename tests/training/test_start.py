@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from tiny import tiny_network, tiny_tokenizer
 from tiny_run import config
 
-from cde_rag import Context, ContextualEmbedder, ModelError
+from cde_rag import Context, ContextualEmbedder
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.contextual import fit
+from cde_rag.errors import ModelError
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.tokenizer import TextTokenizer

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from cde_rag import ResumeError
+from cde_rag.errors import ResumeError
 from cde_rag_training.loop.guard import TrainingError
 from cde_rag_training.loop.logs import COLUMNS, Log
 from cde_rag_training.loop.state import RunProgress, State, StateFile, differences

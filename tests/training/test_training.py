@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from tiny import tiny_network
 from tiny_run import CORPORA, MACHINE, RATES, config, phase, rows, start_folder
 
-from cde_rag import CDEModel, Context, ResumeError
-from cde_rag.errors import CDEError, CorpusError
+from cde_rag import CDEModel, Context
+from cde_rag.errors import CDEError, CorpusError, ResumeError
 from cde_rag.stores.files import locked
 from cde_rag_training.clustering.packing import PackingConfig
 from cde_rag_training.config import EvaluationConfig, GuardConfig, LossConfig, RatesConfig

@@ -10,7 +10,7 @@ import pytest
 from prepared_stub import prepared_stub, stub_pairs
 from tiny import tiny_network, tiny_tokenizer
 from training_run import Run, one_sentence
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag_training.cli import app
@@ -18,7 +18,6 @@ from cde_rag_training.cli.recipes import NAMES
 from cde_rag_training.clustering.surrogate import minilm
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.presets import PRESETS, preset, preset_text
-from experiments.__main__ import app as experiments
 
 COMMANDS = "questions prepare cluster inspect train presets interpolate rotate adapt".split()
 RECIPE = """
@@ -82,17 +81,19 @@ def test_help_is_cheap_and_names_every_command():
     code = f"import sys; from cde_rag_training.cli import app; print({heavy})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
     listed = CliRunner().invoke(app, ["--help"]).stdout.partition("Commands:")[2]
-    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == [*COMMANDS, "distil"]  # a group
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == COMMANDS
 
 
-@pytest.mark.parametrize(
-    "command",
-    [[], *([name] for name in COMMANDS), ["distil"], *(["distil", name] for name in ("prepare", "run", "export"))],
-)
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_fits_in_eighty_columns_and_is_not_cut(command: list[str]):
     shown = CliRunner().invoke(app, [*command, "--help"], terminal_width=80).stdout
     assert [line for line in shown.splitlines() if len(line) > 80] == []
     assert [line for line in shown.partition("Commands:")[2].splitlines() if line.endswith("...")] == []
+
+
+def test_distil_answers_with_the_line_that_runs_it(run: Run):
+    told = run("distil", "run", "my texts", "--output", "runs/small", "--help", code=2).stderr
+    assert told.endswith(": python -m lab.distil run 'my texts' --output runs/small --help\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -162,30 +163,6 @@ def test_clusters_are_shown_and_made_anew(run: Run, prepared: Path, tmp_path: Pa
     assert text.count("level 0") == text.count("level 1") == 2
     assert Prepared.load(tmp_path / "finer").clusters.shape == (96, 2)
     assert "--output" in run("cluster", prepared, "--size", 4, code=2).output
-
-
-def test_experiments_are_listed_and_run(prepared: Path, tmp_path: Path):
-    def experiment(*arguments: object, code: int = 0) -> Result:
-        ran = CliRunner().invoke(experiments, [*map(str, arguments)])
-        assert ran.exit_code == code, ran.output
-        return ran
-
-    assert "figure 6" in experiment("list").stdout
-    files = json.loads(experiment("run", "difficulty", prepared, "--output", tmp_path / "a/b", "--json").stdout)
-    assert all(Path(path).is_file() for path in files["files"])
-    assert "there are difficulty" in experiment("run", "harder", prepared, code=2).output
-    assert "--sets" in experiment("run", "heatmap", code=2).output
-    assert "PREPARED" in experiment("run", "difficulty", code=2).output
-    (tmp_path / "file").touch()
-    assert "is a file" in experiment("run", "difficulty", prepared, "--output", tmp_path / "file", code=2).output
-    assert "--seed" in experiment("run", "difficulty", prepared, "--seed", -1, code=2).output
-    sets = tmp_path / "sets.toml"
-    for text, expected in (
-        (b'[[sets]]\npath = "\xff"', "Expected a recipe (TOML)"),
-        (b'[[sets]]\npath = "river"\nmax_characters = -1', "max_characters of 0"),
-    ):
-        sets.write_bytes(text)
-        assert expected in one_sentence(experiment("run", "heatmap", "--sets", sets, code=1))
 
 
 @pytest.mark.parametrize(

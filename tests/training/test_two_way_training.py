@@ -15,9 +15,10 @@ from tiny_run import CORPORA, MACHINE, config, phase, rows, start_folder
 sys.path.append(str(Path(__file__).parents[1] / "model"))
 from golden import V1, V2, golden, golden_config, sizes, write_folder
 
-from cde_rag import CDEModel, Context, ModelError
+from cde_rag import CDEModel, Context
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.contextual import fit
+from cde_rag.errors import ModelError
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.torch_runner import pad

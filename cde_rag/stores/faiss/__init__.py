@@ -30,7 +30,7 @@ If a filter keeps half of the records or less, all of them are scanned, by their
 exact among up to 10 times k records, for `auto` without codes among up to `FLAT_ROWS`, and under filters that keep up
 to 10 000. The call that makes more than a tenth of the vectors newer than the index extends the index, and retrains
 cells and codes when there are twice as many vectors as they were trained on. The file is mapped into memory. For recall
-and cost of each index see docs/faiss.md.
+and cost of each index see docs/guide/compression.md.
 
 **Text search** uses an FTS5 table (fts_index.py) with the terms of `cde_rag.stores.text_analysis`. Its BM25 is the sum
 over the query's terms, repeated ones too, of `idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · l / mean l))`, where f is the

@@ -17,7 +17,7 @@ from cde_rag.stores.quantization import prefix_dims, prefixes
 
 faiss: Any = require("faiss", "faiss")
 
-# docs/faiss.md says what these find.
+# docs/guide/compression.md says what these find.
 _LINKS: Final = 32  # of a node in HNSW's upper layers; twice as many in the lowest
 _BUILD_BEAM: Final = 100
 _SEARCH_BEAM: Final = 256

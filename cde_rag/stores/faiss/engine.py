@@ -115,7 +115,9 @@ class FolderEngine:
             with self.database.reading() as connection:
                 try:
                     records = Records(connection, self.database.path)
-                    return work(FolderSession(records, self.folder, self._reader_of, connection.place))
+                    session = FolderSession(records, self.folder, self._reader_of, connection.place)
+                    self._indexing(session.manifest)
+                    return work(session)
                 except FileNotFoundError as error:
                     if error.filename == missing and self.database.is_at(connection.place):
                         raise StoreFormatError(f"{missing}: expected this file, found none. Restore a copy.") from error

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, TextIndexError
 from cde_rag.stores.base import Damage, Record
 from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.text_analysis import TextAnalyzer
@@ -61,10 +61,10 @@ class FtsIndex:
             where: Condition on their positions.
 
         Raises:
-            StoreError: There is no full-text index.
+            TextIndexError: There is no full-text index.
         """
         if not self.exists():
-            raise StoreError(
+            raise TextIndexError(
                 "Expected a collection whose words can be searched, found one that was made without. "
                 "cde-rag reindex (store.index_texts()) adds them, without embedding; it takes a SQLite with FTS5."
             )

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from cde_rag._files import user_path
-from cde_rag._validation import check_not_empty
+from cde_rag._files import given_path
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.engine import FolderEngine
 from cde_rag.stores.faiss.indexing import IndexConfig
@@ -24,8 +23,7 @@ class FaissStore(Store):
     """
 
     def __init__(self, path: str | Path, *, index: str | None = None, quantization: str | None = None) -> None:
-        check_not_empty(path, "The folder of a store")
-        self._engine = FolderEngine(user_path(path), index, quantization)
+        self._engine = FolderEngine(given_path(path, "The folder of a store"), index, quantization)
         super().__init__(self._engine)
 
     def reindex(self, *, index: str, quantization: str | None = None) -> None:

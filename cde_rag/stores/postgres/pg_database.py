@@ -187,6 +187,9 @@ class PgDatabase:
         Yields None if another session keeps the lock. A session that was closed or lost a moment ago has it until its
         server process ends, so that this waits. A transaction keeps its session behind a pooler of any kind. Between
         its statements it holds no snapshot, so that it keeps nothing from being vacuumed.
+
+        Raises:
+            StoreError: No connection; or a pooler has no session left for other statements than those of the lock.
         """
         with self._errors():
             connection = self._psycopg.connect(self.dsn, **self._options)
@@ -204,6 +207,8 @@ class PgDatabase:
                     connection.execute("SET LOCAL lock_timeout = DEFAULT")  # ends the portal, which held a snapshot
                 except self._psycopg.errors.LockNotAvailable:
                     process = None
+                else:
+                    self._check_session_left()
             yield process
         finally:
             with contextlib.suppress(self._psycopg.Error):  # it was lost, and the lock with it
@@ -376,6 +381,21 @@ class PgDatabase:
         """Connect once without the pool, whose error gives no cause but a timeout."""
         self._psycopg.connect(self.dsn, **self._options).close()
 
+    def _check_session_left(self) -> None:
+        """Refuse a lease that takes the last session of a pooler, where all writes would wait for its end, its own too.
+
+        Raises:
+            StoreError: The pooler gives no session to another connection for some seconds.
+        """
+        with contextlib.closing(self._psycopg.connect(self.dsn, **self._options)) as connection:
+            connection.pgconn.send_query(b"SELECT 1")
+            if not _has_answer(connection, _WAIT_S):
+                raise StoreError(
+                    f"{self.where}: a run holds one of the pooler's sessions and needs a second one, and none was free "
+                    f"for {_WAIT_S:g} s. Wait for other runs to finish, or give the pooler more sessions than there "
+                    "are runs at a time (PgBouncer: default_pool_size)."
+                )
+
     @contextmanager
     def _repeatable(self, connection: Any) -> Generator[None, None, None]:
         """Have a call repeated whose connection of the pool turns out to be lost before anything was written."""
@@ -452,10 +472,15 @@ def _close(pool: Any, owner: int) -> None:
 
 def _check(ask: Callable[[Any], None], connection: Any) -> None:
     """Check a connection if bytes arrived on it since its last use; none do on a healthy idle one."""
+    if _has_answer(connection, 0.0):
+        ask(connection)
+
+
+def _has_answer(connection: Any, seconds: float) -> bool:
+    """Return True if bytes arrived on a connection, or do so within some seconds."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection.fileno(), selectors.EVENT_READ)
-        if selector.select(0):
-            ask(connection)
+        return bool(selector.select(seconds))
 
 
 def _first(error: Exception) -> str:

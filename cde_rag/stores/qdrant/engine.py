@@ -10,8 +10,8 @@ from jaxtyping import Float32
 from qdrant_client import QdrantClient
 
 from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, warn_user
-from cde_rag.stores.base import Damage, Record, Row
-from cde_rag.stores.checks import encode
+from cde_rag.records import Record, Row, encode
+from cde_rag.stores.base import Damage
 from cde_rag.stores.engine import Result, Session, Version
 from cde_rag.stores.qdrant import generations
 from cde_rag.stores.qdrant.calls import call

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from cde_rag.stores.field_names import field_name, paths_of
+from cde_rag.field_names import field_name, paths_of
 from cde_rag.stores.filter_conditions import instant
 
 IndexKind: TypeAlias = Literal["keyword", "float", "bool", "datetime"]

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, compared, is_object, rounded
 from cde_rag.stores.qdrant_base.points import Point

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Record, Row
+from cde_rag.records import Record, Row
 from cde_rag.stores.engine import Found, Place, Placed, Version, sampled
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.qdrant_base import point_writes

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag.stores.text_analysis import K1, B, TextAnalyzer
 
 WORDS: Final = "cde_words"  # name of the sparse vectors

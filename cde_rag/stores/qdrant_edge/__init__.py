@@ -15,8 +15,8 @@ drop one takes a copy of the shard, in which named vectors are added or removed,
 names it. A call returns when the engine has synced it; power loss was not tested (docs/durability.md). Threads see
 every call completely or not at all.
 
-**Filters** become Qdrant's conditions on `metadata` (docs/decisions/0031), for equality, `in`, `exists` and ranges; for
-the rest Qdrant keeps more than the filter does, and the filter is evaluated here.
+**Filters** become Qdrant's conditions on `metadata` (docs/decisions/qdrant.md), for equality, `in`, `exists` and
+ranges; for the rest Qdrant keeps more than the filter does, and the filter is evaluated here.
 
 **Damage.** Each record, its metadata, each vector with its digest, the manifest and each Context have checksums,
 compared when they are returned. The engine checks hardly anything of its own, so its files are compared with theirs

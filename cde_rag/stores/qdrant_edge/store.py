@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from cde_rag._files import user_path
-from cde_rag._validation import check_not_empty
+from cde_rag._files import given_path
 from cde_rag.stores.qdrant_base.hnsw import Hnsw
 from cde_rag.stores.qdrant_edge.edge_engine import EdgeEngine
 from cde_rag.stores.qdrant_edge.engine import EdgeIndexConfig
@@ -41,12 +40,11 @@ class QdrantEdgeStore(Store):
         quantization: str | None = None,
         hnsw: Hnsw | None = None,
     ) -> None:
-        check_not_empty(path, "The folder of a store")
         if flat_rows < 0:
             raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
-        self._engine = EdgeEngine(
-            user_path(path), EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw()), exact=exact
-        )
+        folder = given_path(path, "The folder of a store")
+        indexing = EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw())
+        self._engine = EdgeEngine(folder, indexing, exact=exact)
         super().__init__(self._engine)
 
     @property

@@ -17,7 +17,8 @@ from haystack.utils.filters import document_matches_filter
 from haystack_integrations.components.retrievers.cde import CDERetriever
 from haystack_integrations.document_stores.cde import CDEDocumentStore
 
-from cde_rag import Collection, ContextMismatchError, ContextualEmbedder, Record, TruncationWarning
+from cde_rag import Collection, ContextualEmbedder, Record
+from cde_rag.errors import ContextMismatchError, TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")
 

@@ -9,7 +9,8 @@ import pytest
 from haystack import Document, Pipeline
 from haystack_integrations.components.embedders.cde import CDEDocumentEmbedder, CDETextEmbedder
 
-from cde_rag import Context, ContextMismatchError, ContextMissingError, ContextualEmbedder, TruncationWarning
+from cde_rag import Context, ContextualEmbedder
+from cde_rag.errors import ContextMismatchError, ContextMissingError, TruncationWarning
 
 
 def documents(count: int = 80) -> list[Document]:

@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING
 
 from langchain_core.embeddings import Embeddings
 
-from cde_rag import (
-    CDEModel,
-    Context,
-    ContextFormatError,
-    ContextMissingError,
-    FunctionEmbedder,
-    ModelError,
-)
+from cde_rag import CDEModel, Context, FunctionEmbedder
 from cde_rag.context.cache import cache_or_warn, cached_context, cached_path
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.function import FUNCTION
 from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import ContextFormatError, ContextMissingError, ModelError
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient

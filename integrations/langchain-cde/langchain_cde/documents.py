@@ -5,10 +5,10 @@ from typing import Final
 
 from langchain_core.documents import Document
 
-from cde_rag import Hit, Record, TruncationWarning
+from cde_rag import Hit, Record
 from cde_rag.collection.foreign_documents import shown_metadata
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import warn_user
+from cde_rag.errors import TruncationWarning, warn_user
 
 _CHARACTERS_A_TOKEN: Final = 600 / 256  # of passages that nearly always fit; `cde-rag index` has the same
 

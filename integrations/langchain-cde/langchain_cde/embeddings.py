@@ -9,9 +9,10 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
+from cde_rag import CDEModel, ContextualEmbedder
 from cde_rag._validation import check_list, named_keywords_with
 from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import ContextMissingError
 from langchain_cde import contexts
 from langchain_cde.documents import page_contents, warn_of_cut_texts
 from langchain_cde.keepers import require_named_space, stamp_of_caller
@@ -58,12 +59,13 @@ class CDEEmbeddings(Embeddings):
         Args:
             documents: Such as `splitter.split_documents(loader.load())`; read once, their texts only.
             model: A CDEModel chooses device and dtype. Your own Embeddings, such as OpenAIEmbeddings(), get the map of
-                the corpus (`cde_rag.ArithmeticEmbedder`), and no siblings: a CDEVectorStore takes parent_key=None then.
+                the corpus (`cde_rag.embedders.arithmetic.ArithmeticEmbedder`), and no siblings: a CDEVectorStore takes
+                parent_key=None then.
             context_size: Documents in the context; as many as the model expects, or 512, by default.
             seed: Random seed of the sample.
             windows: Read texts longer than the model's window in windows, and average their vectors; by default they
                 are cut. Part of the fingerprint: `load` and `from_qdrant` read texts as the stored vectors' were. A
-                splitter with shorter chunks finds more (docs/experiments/windows.md).
+                splitter with shorter chunks finds more (lab/pages/windows.md).
 
         Raises:
             CorpusError: No text that is not blank.

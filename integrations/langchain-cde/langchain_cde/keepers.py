@@ -19,8 +19,7 @@ from typing import Any
 
 from langchain_core.vectorstores import VectorStore
 
-from cde_rag import ContextError
-from cde_rag.errors import CDEWarning, warn_user
+from cde_rag.errors import CDEWarning, ContextError, warn_user
 from langchain_cde.space import Role, cache_namespace, record_name, record_namespace
 from langchain_cde.stamps import check_chroma, check_faiss, stamp_of_chroma, stamp_of_faiss
 

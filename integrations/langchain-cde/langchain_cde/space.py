@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from cde_rag import ContextMismatchError
+from cde_rag.errors import ContextMismatchError
 
 Role: TypeAlias = Literal["document", "query"]
 _RECORDS = re.compile("cde/[0-9a-f]{64}/")

@@ -11,9 +11,9 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from cde_rag import ContextError, ContextMismatchError, ContextMissingError
-from cde_rag.fingerprint import KEY, stamped
-from cde_rag.fingerprint import stamp as stamp_of
+from cde_rag.errors import ContextError, ContextMismatchError, ContextMissingError
+from cde_rag.stamps import KEY, stamped
+from cde_rag.stamps import stamp as stamp_of
 from langchain_cde.space import Role
 
 

@@ -19,12 +19,12 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
-from cde_rag import Collection, StoreError, TruncationWarning
+from cde_rag import Collection
 from cde_rag._validation import check_list, check_positive, named_keywords, named_keywords_with
 from cde_rag.collection.foreign_documents import restored
-from cde_rag.errors import adapter_warns
+from cde_rag.errors import StoreError, TruncationWarning, adapter_warns
 from cde_rag.records import from_columns
-from cde_rag.search.mmr import marginal_relevance
+from cde_rag.search.fusion import marginal_relevance
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import temporary_store
 from cde_rag.stores.store import Store
@@ -194,14 +194,14 @@ class CDEVectorStore(VectorStore):
     @named_keywords
     def similarity_search(self, query: str, k: int = 4, *, filter: Where | None = None) -> list[Document]:
         """Return the `k` documents nearest to the query."""
-        return [document(hit) for hit in self.collection.search(query, k, where=filter)]
+        return [document(hit) for hit in self.collection.search(query, k, by="vectors", where=filter)]
 
     @named_keywords
     def similarity_search_with_score(
         self, query: str, k: int = 4, *, filter: Where | None = None
     ) -> list[tuple[Document, float]]:
         """Return the `k` documents nearest to the query, with their cosines."""
-        return [(document(hit), hit.score) for hit in self.collection.search(query, k, where=filter)]
+        return [(document(hit), hit.score) for hit in self.collection.search(query, k, by="vectors", where=filter)]
 
     @named_keywords
     def similarity_search_by_vector(

@@ -13,7 +13,7 @@ from typing import Any
 from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.embeddings.cde import CDEEmbedding
 
-from cde_rag import ContextMissingError
+from cde_rag.errors import ContextMissingError
 
 GAMES = ("chess", "go", "bridge", "poker", "draughts", "hearts", "shogi", "mancala")
 TEXTS = [f"Rule {number} of {game}: the {number + 2}nd move is lost by dice." for game in GAMES for number in range(10)]

@@ -29,12 +29,11 @@ from llama_index.embeddings.cde import CDEEmbedding
 from llama_index.embeddings.cde.marks import marks_on
 from llama_index_corpora import corpus, sentences
 
-from cde_rag import (
-    CDEModel,
+from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag.errors import (
     ContextError,
     ContextMissingError,
     ContextReusedWarning,
-    ContextualEmbedder,
     PartialContextWarning,
     SmallContextWarning,
 )

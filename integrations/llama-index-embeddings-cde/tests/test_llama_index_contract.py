@@ -11,7 +11,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, Te
 from llama_index.embeddings.cde import CDEEmbedding
 from llama_index_corpora import sentences
 
-from cde_rag import TruncationWarning
+from cde_rag.errors import TruncationWarning
 
 Fresh = Callable[..., CDEEmbedding]
 

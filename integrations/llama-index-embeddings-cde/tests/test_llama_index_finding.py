@@ -19,14 +19,9 @@ from llama_index.vector_stores.qdrant import QdrantVectorStore
 from llama_index_corpora import corpus
 from qdrant_client import QdrantClient
 
-from cde_rag import (
-    CDEWarning,
-    ContextFormatError,
-    ContextMismatchError,
-    ContextMissingError,
-    ContextualEmbedder,
-)
+from cde_rag import CDEWarning, ContextualEmbedder
 from cde_rag.context.cache import cached_path
+from cde_rag.errors import ContextFormatError, ContextMismatchError, ContextMissingError
 
 Fresh = Callable[..., CDEEmbedding]
 

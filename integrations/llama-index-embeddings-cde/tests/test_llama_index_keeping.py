@@ -25,13 +25,13 @@ from llama_index_corpora import corpus, sentences
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.event_handlers import BaseEventHandler
 
-from cde_rag import (
+from cde_rag import ContextualEmbedder
+from cde_rag.errors import (
     ContextError,
     ContextFormatError,
     ContextMismatchError,
     ContextMissingError,
     ContextReusedWarning,
-    ContextualEmbedder,
     TruncationWarning,
 )
 

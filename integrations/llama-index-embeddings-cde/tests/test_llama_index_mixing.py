@@ -13,7 +13,7 @@ from llama_index.embeddings.cde.copies import COLLECTION as COPIES
 from llama_index.embeddings.cde.marks import marks_on
 from llama_index_corpora import corpus
 
-from cde_rag import ContextMismatchError, ContextMissingError, ContextReusedWarning
+from cde_rag.errors import ContextMismatchError, ContextMissingError, ContextReusedWarning
 
 Fresh = Callable[..., CDEEmbedding]
 

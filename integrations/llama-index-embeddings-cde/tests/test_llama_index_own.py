@@ -31,11 +31,13 @@ from plain_model import write_transformer
 from qdrant_client import QdrantClient
 from test_llama_index_parents import passages
 
-from cde_rag import ArithmeticEmbedder, ContextMismatchError, ModelError, PlainEmbedder
+from cde_rag import PlainEmbedder
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.errors import ContextMismatchError, ModelError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant"),
-    pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning"),  # of the core's model, which reads 12 tokens
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning"),  # its model reads 12 tokens
 ]
 
 TEXTS = [document.text for document in corpus()]
@@ -267,7 +269,7 @@ def test_the_sample_is_of_the_seed_and_size(own: Own) -> None:
     assert len({fingerprint(20, 0), fingerprint(20, 1), fingerprint(30, 0)}) == 3
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_the_same_few_documents_are_no_other_corpus(own: Own) -> None:
     embedding = CDEEmbedding(model=own)
     with warnings.catch_warnings(record=True) as told:

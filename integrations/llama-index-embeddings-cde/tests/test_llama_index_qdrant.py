@@ -13,7 +13,7 @@ from llama_index.vector_stores.qdrant import QdrantVectorStore
 from llama_index_corpora import corpus
 from qdrant_client import AsyncQdrantClient, QdrantClient, models
 
-from cde_rag import ContextMismatchError, ContextMissingError
+from cde_rag.errors import ContextMismatchError, ContextMissingError
 from cde_rag.stores.qdrant import vector_name
 
 Fresh = Callable[..., CDEEmbedding]

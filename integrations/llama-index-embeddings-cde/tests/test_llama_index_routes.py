@@ -25,7 +25,8 @@ from llama_index.embeddings.cde.marks import marks_on
 from llama_index.vector_stores.chroma import ChromaVectorStore
 from llama_index_corpora import corpus
 
-from cde_rag import CDEWarning, ContextMismatchError
+from cde_rag import CDEWarning
+from cde_rag.errors import ContextMismatchError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tokens of tiny")  # names of a graph bring their source's id
 

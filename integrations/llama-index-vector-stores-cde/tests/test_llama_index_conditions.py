@@ -9,7 +9,7 @@ from llama_index.core.vector_stores import FilterCondition, FilterOperator, Meta
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 from llama_index.vector_stores.cde.conditions import where_of
 
-from cde_rag import FilterError
+from cde_rag.errors import FilterError
 from cde_rag.stores.filters import matches
 
 NUMBERS = st.integers(-3, 3)

@@ -21,7 +21,7 @@ def rows(path: Path, count: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_the_same_top_ten(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # in bfloat16 texts that are nearly as near change places with the batches that they are embedded in
     monkeypatch.setattr("cde_rag.model.cde_model.native_dtype", lambda device: "float32")

@@ -23,21 +23,9 @@ from llama_index.core.vector_stores import (
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 from llama_index.vector_stores.cde import CDEVectorStore, CollectionEmbedding
 
-from cde_rag import (
-    ArithmeticEmbedder,
-    CDEModel,
-    CDEWarning,
-    Collection,
-    ContextError,
-    ContextualEmbedder,
-    CorpusError,
-    FilterError,
-    FunctionEmbedder,
-    Record,
-    SmallContextWarning,
-    StoreError,
-    TruncationWarning,
-)
+from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, FunctionEmbedder, Record
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.errors import ContextError, CorpusError, FilterError, SmallContextWarning, StoreError, TruncationWarning
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -94,7 +82,7 @@ def test_a_function_of_the_user_holds_nodes_with_or_without_siblings(tmp_path: P
 
 def test_a_retriever_answers_as_the_collection(vector_store: CDEVectorStore) -> None:
     retriever = index_of(vector_store).as_retriever(similarity_top_k=10)
-    hits = vector_store.collection.search("interest of the loan", 10)
+    hits = vector_store.collection.search("interest of the loan", 10, by="vectors")
     assert [(hit.node_id, hit.score) for hit in retriever.retrieve("interest of the loan")] == [
         (hit.id, hit.score) for hit in hits
     ]
@@ -262,7 +250,7 @@ class Unasked(MockEmbedding):
 def test_an_index_without_an_embedding_answers(vector_store: CDEVectorStore) -> None:
     index = VectorStoreIndex.from_vector_store(vector_store, embed_model=Unasked(embed_dim=16))
     hits = index.as_retriever(similarity_top_k=5).retrieve("money")
-    assert [hit.node_id for hit in hits] == [hit.id for hit in vector_store.collection.search("money", 5)]
+    assert [hit.node_id for hit in hits] == [hit.id for hit in vector_store.collection.search("money", 5, by="vectors")]
 
 
 def test_a_query_vector_is_not_taken(vector_store: CDEVectorStore) -> None:
@@ -293,7 +281,7 @@ async def test_the_embedding_of_a_collection_embeds_for_others(vector_store: CDE
 
 
 def test_it_opens_again(vector_store: CDEVectorStore, model: CDEModel, tmp_path: Path) -> None:
-    expected = vector_store.collection.search("money", 5)
+    expected = vector_store.collection.search("money", 5, by="vectors")
     again = CDEVectorStore(Collection.open(FaissStore(tmp_path / "essays.faiss"), model=model))
     hits = index_of(again).as_retriever(similarity_top_k=5).retrieve("money")
     assert [(hit.node_id, hit.score) for hit in hits] == [(hit.id, hit.score) for hit in expected]
@@ -430,7 +418,7 @@ def test_mmr_chooses_unlike_nodes(vector_store: CDEVectorStore) -> None:
         return list(vector_store.query(query, **kwargs).ids or [])
 
     search = vector_store.collection
-    assert ask(1.0) == [hit.id for hit in search.search("money", 5)]
+    assert ask(1.0) == [hit.id for hit in search.search("money", 5, by="vectors")]
     assert ask(None) == [hit.id for hit in search.search_diverse("money", 5)]
     assert ask(0.2) == ask(None, mmr_threshold=0.2) == [h.id for h in search.search_diverse("money", 5, diversity=0.8)]
     assert ask(0.2, mmr_prefetch_k=7) == [
@@ -461,7 +449,7 @@ def test_what_is_no_collection_store_or_node_is_refused(documents: list[Document
 def test_hybrid_and_text_search_are_those_of_the_collection(vector_store: CDEVectorStore) -> None:
     text, collection = "interest of the loan", vector_store.collection
     hits = collection.search(text, 8, by="hybrid")
-    assert [hit.id for hit in hits] != [hit.id for hit in collection.search(text, 8)]
+    assert [hit.id for hit in hits] != [hit.id for hit in collection.search(text, 8, by="vectors")]
     retriever = index_of(vector_store).as_retriever(vector_store_query_mode="hybrid", similarity_top_k=8)
     assert [(hit.node_id, hit.score) for hit in retriever.retrieve(text)] == [(hit.id, hit.score) for hit in hits]
     assert [hit.node_id for hit in asyncio.run(retriever.aretrieve(text))] == [hit.id for hit in hits]
@@ -477,7 +465,7 @@ def test_alpha_weighs_vectors_and_other_settings_count_nodes(vector_store: CDEVe
         query = VectorStoreQuery(query_str=text, mode=VectorStoreQueryMode.HYBRID, similarity_top_k=6, **settings)
         return list(vector_store.query(query).ids or [])
 
-    assert found(alpha=1.0) == [hit.id for hit in collection.search(text, 6)]
+    assert found(alpha=1.0) == [hit.id for hit in collection.search(text, 6, by="vectors")]
     assert found(alpha=0.0) == [hit.id for hit in collection.search(text, 6, by="words")]
     assert found(hybrid_top_k=2) == found()[:2]
     assert found(sparse_top_k=5) == found()
@@ -503,7 +491,7 @@ def test_truncated_nodes_are_warned_of_with_the_splitters_setting(vector_store: 
     assert len(told) == 1  # and none of the core's
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_long_nodes_are_read_in_windows_where_asked_for(
     documents: list[Document], model: CDEModel, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.stores.base import Record
+from cde_rag.records import Record
 from cde_rag_training.adapt.corpus_pairs import Asked, PairReport, ask, report, without_repeated
 from cde_rag_training.adapt.parts import DEVELOPMENT, TEST, Parts, hold_out, retrieval_set
 from cde_rag_training.adapt.sections import Section, sampled, sections, whole_records

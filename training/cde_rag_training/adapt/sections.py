@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cde_rag.records import embedded_text, parent_of
-from cde_rag.stores.base import Record
+from cde_rag.records import Record, embedded_text, parent_of
 
 _HEADING = re.compile(r"#{1,6}[ \t]+(\S.*?)[ \t#]*")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")

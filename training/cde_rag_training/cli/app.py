@@ -1,7 +1,7 @@
 """The commands together."""
 
-from cde_rag.cli.commands import command_line
-from cde_rag_training.cli import adapt, cluster, distil, inspect, interpolate, prepare, questions, rotate, train
+from cde_rag.cli.commands import command_line, moved
+from cde_rag_training.cli import adapt, cluster, inspect, interpolate, prepare, questions, rotate, train
 
 app = command_line()
 
@@ -26,11 +26,6 @@ def main() -> None:
     Questions with quoted answers:
       cde-rag-train questions my-questions pairs
 
-    \b
-    The embeddings of a larger model:
-      cde-rag-train distil prepare pairs.jsonl --output texts
-      cde-rag-train distil run texts --output runs/small   # again to resume
-
     Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 success, 1 error, 2 wrong usage,
     3 adapted, but not better than the start model.
     """
@@ -46,7 +41,6 @@ _SHORT = {  # in the list of commands, at 80 columns
     "interpolate": "Interpolate between a start model and a trained one.",
     "rotate": "Rotate embeddings, so that they can be shortened.",
     "adapt": "Adapt a model to your own documents.",
-    "distil": "Distil a larger model's embeddings into a small one.",
 }
 
 for command in (
@@ -61,4 +55,4 @@ for command in (
     adapt.adapt,
 ):
     app.command(short_help=_SHORT[command.__name__])(command)
-app.add_typer(distil.app, name="distil", short_help=_SHORT["distil"])
+moved(app, "distil", "python -m lab.distil")

@@ -12,8 +12,7 @@ from safetensors.torch import save
 from torch import nn
 from tqdm import tqdm
 
-from cde_rag._files import user_path, write_durably
-from cde_rag._validation import check_not_empty
+from cde_rag._files import given_path, write_durably
 from cde_rag.errors import CorpusError
 from cde_rag.model import checkpoints
 from cde_rag.model.two_stage import TwoStage
@@ -79,8 +78,7 @@ def train(
         StoreError: Another run trains in `output`, or it is an empty path.
         TrainingError: Training had to stop; the message says why, and what to change.
     """
-    check_not_empty(output, "The run's folder")
-    output = user_path(output)
+    output = given_path(output, "The run's folder")
     output.mkdir(parents=True, exist_ok=True)
     with joined(config.machine.device) as device, _claimed(output):
         start = load_start(config.start, seed=config.seed)

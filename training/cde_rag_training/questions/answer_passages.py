@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from cde_rag.readers import RecordReader
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.passages import MARKDOWN, TEXT
-from cde_rag.records import embedded_text
-from cde_rag.stores.base import Record
+from cde_rag.records import Record, embedded_text
 from cde_rag_training.questions.question_folder import UserQuestion
 
 SHARE: Final = 0.6  # of a quote's words, in order, that a passage holds in a stretch of at most …
@@ -59,14 +58,14 @@ class Answering(NamedTuple):
 def page_passages(pages: Mapping[str, str], *, max_characters: int = MAX_CHARACTERS) -> list[PagePassage]:
     """Cut pages into passages as `cde-rag index` does, each with its page's title.
 
-    MDX is read as Markdown, a suffix that the reader does not know as plain text. Blank pages have no passages.
+    MDX is read as Markdown, a suffix that the reader does not know as plain text. A page without text,
+    or one that cannot be read, has no passages: no quote is found there, which the callers count.
 
     Args:
         pages: Text by path.
         max_characters: Maximum length of a passage.
 
     Raises:
-        CorpusError: A page that cannot be read.
         MissingExtraError: The splitter is not installed.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +81,7 @@ def page_passages(pages: Mapping[str, str], *, max_characters: int = MAX_CHARACT
         if not files:
             return []
         other = sorted({file.suffix.lower() for file in files} - MARKDOWN - TEXT - DOCUMENTS)
-        reader = RecordReader(*files, max_characters=max_characters, as_text=other)
+        reader = RecordReader(*files, max_characters=max_characters, as_text=other, skip_bad=True)
         passages: list[PagePassage] = []
         for record in reader:
             page = page_of[str(record.metadata["source"])]

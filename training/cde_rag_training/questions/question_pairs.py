@@ -16,6 +16,7 @@ from cde_rag_training.data.duplicates import Deduplicated, EvaluationTexts, read
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.questions.answer_passages import MAX_CHARACTERS, AnswerFinder, PagePassage, page_passages
 from cde_rag_training.questions.question_folder import (
+    PAGES,
     QUESTIONS,
     TRAIN,
     QuestionCorpus,
@@ -330,4 +331,5 @@ def _is_beir(folder: Path) -> bool:
 
 
 def _has_questions(folder: Path) -> bool:
-    return existing(folder, QUESTIONS) is not None
+    has_pages = existing(folder, PAGES) is not None or (folder / "pages").is_dir()
+    return existing(folder, QUESTIONS) is not None and has_pages

@@ -11,7 +11,8 @@ from langchain_qdrant.qdrant import QdrantVectorStoreError
 from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, FieldCondition, Filter, Range, VectorParams
 
-from cde_rag import CDEModel, ContextError, ContextMissingError
+from cde_rag import CDEModel
+from cde_rag.errors import ContextError, ContextMissingError
 from langchain_cde import CDEEmbeddings
 
 REMEDY = r"vector_name=embeddings\.vector_name"

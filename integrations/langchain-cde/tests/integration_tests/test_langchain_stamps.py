@@ -11,8 +11,9 @@ from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from cde_rag import CDEModel, ContextError, ContextMismatchError, ContextMissingError, ContextualEmbedder
-from cde_rag.fingerprint import KEY
+from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag.errors import ContextError, ContextMismatchError, ContextMissingError
+from cde_rag.stamps import KEY
 from langchain_cde import CDEEmbeddings, contexts, keepers
 
 TEXTS = [f"a boat {n} on the river" for n in range(7)]

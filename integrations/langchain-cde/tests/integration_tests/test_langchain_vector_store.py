@@ -13,15 +13,13 @@ from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from pydantic import ValidationError
 from tiny import tiny_cde_model
 
-from cde_rag import (
-    Collection,
+from cde_rag import Collection, ContextualEmbedder, Record
+from cde_rag.errors import (
     ContextError,
     ContextMismatchError,
     ContextMissingError,
-    ContextualEmbedder,
     CorpusError,
     FilterError,
-    Record,
     SmallContextWarning,
     StoreError,
     TruncationWarning,
@@ -160,7 +158,7 @@ def test_delete(store: CDEVectorStore) -> None:
 
 def test_answers_are_the_cores(store: CDEVectorStore) -> None:
     query, where = "the bank of the delta", {"n": {"gte": 5}}
-    hits = store.collection.search(query, 7, where=where)
+    hits = store.collection.search(query, 7, by="vectors", where=where)
     scored = store.similarity_search_with_score(query, 7, filter=where)
     assert [(document.id, document.page_content, document.metadata, score) for document, score in scored] == [
         (hit.id, hit.text, hit.metadata, hit.score) for hit in hits
@@ -269,14 +267,14 @@ async def test_many_at_once_lose_nothing(documents: list[Document], embeddings: 
 
 async def test_both_retrievers_give_what_the_core_finds(store: CDEVectorStore) -> None:
     query, where = "the bank of the delta", {"n": {"gte": 5}}
-    hits = [hit.id for hit in store.collection.search(query, 6, where=where)]
+    hits = [hit.id for hit in store.collection.search(query, 6, by="vectors", where=where)]
     own = CDERetriever(collection=store.collection, k=6, filter=where)
     for retriever in (own, store.as_retriever(search_kwargs={"k": 6, "filter": where})):
         assert ids(retriever.invoke(query)) == hits
         assert ids(await retriever.ainvoke(query)) == hits
         assert ids(retriever.invoke(query, k=2)) == hits[:2]
         assert ids(await retriever.ainvoke(query, k=2)) == hits[:2]
-    other = [hit.id for hit in store.collection.search(query, 6, where={"n": 7})]
+    other = [hit.id for hit in store.collection.search(query, 6, by="vectors", where={"n": 7})]
     assert ids(own.invoke(query, filter={"n": 7})) == ids(await own.ainvoke(query, filter={"n": 7})) == other
     assert len(CDERetriever(collection=store.collection).invoke(query)) == 4
 
@@ -533,7 +531,7 @@ QUERY = "the river bank and a loan"
 
 def test_hybrid_by_name_is_the_hybrid_search_of_the_collection(store: CDEVectorStore) -> None:
     hits = store.collection.search(QUERY, 7, by="hybrid")
-    assert [hit.id for hit in hits] != [hit.id for hit in store.collection.search(QUERY, 7)]
+    assert [hit.id for hit in hits] != [hit.id for hit in store.collection.search(QUERY, 7, by="vectors")]
     expected = [hit.id for hit in hits]
     assert ids(store.hybrid_search(QUERY, 7)) == expected
     assert ids(asyncio.run(store.ahybrid_search(QUERY, 7))) == expected

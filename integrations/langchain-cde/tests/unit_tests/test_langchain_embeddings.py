@@ -14,13 +14,12 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 from tiny import tiny_cde_model
 
-from cde_rag import (
-    CDEModel,
+from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag.errors import (
     ContextError,
     ContextFormatError,
     ContextMismatchError,
     ContextMissingError,
-    ContextualEmbedder,
     CorpusError,
     ModelError,
     SmallContextWarning,

@@ -13,7 +13,7 @@ from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.stores import InMemoryByteStore, InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from cde_rag import ContextError
+from cde_rag.errors import ContextError
 from langchain_cde import CDEEmbeddings
 from langchain_cde.space import Role
 

@@ -8,12 +8,14 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
-from cde_rag import ArithmeticEmbedder, Collection, ContextMismatchError, ModelError
+from cde_rag import Collection
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDEVectorStore
 from langchain_cde.contexts import function_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 DOCUMENTS = [Document(f"rule {n} of game {n // 4}", metadata={"source": f"game {n // 4}"}) for n in range(12)]
 

@@ -11,10 +11,11 @@ from haystack.errors import FilterError
 from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 from haystack_integrations.document_stores.cde.filters import RESERVED, where_of
 
-from cde_rag import Collection, ContextMismatchError, ContextualEmbedder, Hit, Record, TruncationWarning
-from cde_rag import FilterError as GrammarError
+from cde_rag import Collection, ContextualEmbedder, Hit, Record
 from cde_rag.collection.foreign_documents import restored, shown_metadata
-from cde_rag.errors import adapter_warns
+from cde_rag.errors import ContextMismatchError, TruncationWarning, adapter_warns
+from cde_rag.errors import FilterError as GrammarError
+from cde_rag.search.fusion import Ranking
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import store_at
 
@@ -202,12 +203,12 @@ class CDEDocumentStore:
         """Restore the store."""
         return default_from_dict(cls, data)
 
-    def search(self, query: str, top_k: int, by: str, filters: dict[str, Any] | None) -> list[Document]:
+    def search(self, query: str, top_k: int, by: Ranking, filters: dict[str, Any] | None) -> list[Document]:
         """Return the nearest documents with their scores; see the CDERetriever.
 
         Raises:
             FilterError: The filter is malformed.
-            ValueError: `by` is none of "vectors", "words" and "hybrid".
+            ValueError: `by` is none of "hybrid", "vectors" and "bm25" (or "words", its other name).
         """
         where = where_of(filters)
         if self.collection is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from haystack.errors import FilterError
 
-from cde_rag.stores.field_names import field_name
+from cde_rag.field_names import field_name
 from cde_rag.stores.filter_conditions import instant
 
 ORDERED = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}

@@ -19,18 +19,12 @@ from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
 from pydantic import AfterValidator, model_validator
 from typing_extensions import Self, override
 
-from cde_rag import (
-    ArithmeticEmbedder,
-    CDEModel,
-    Context,
-    ContextMismatchError,
-    ContextMissingError,
-    ContextualEmbedder,
-    FunctionEmbedder,
-)
+from cde_rag import CDEModel, Context, ContextualEmbedder, FunctionEmbedder
 from cde_rag._files import user_path
 from cde_rag._validation import unknown_keyword
 from cde_rag.context.cache import cached_context
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.errors import ContextMismatchError, ContextMissingError
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient

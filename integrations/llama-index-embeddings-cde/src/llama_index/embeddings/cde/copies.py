@@ -10,9 +10,9 @@ from llama_index.core.storage.kvstore.types import BaseKVStore
 from llama_index.embeddings.cde.callers import Caller
 from llama_index.embeddings.cde.weak_map import WeakMap
 
-from cde_rag import CDEWarning, Context, ContextFormatError, ContextMissingError, StoreError
+from cde_rag import CDEWarning, Context
 from cde_rag.context.cache import cache_or_warn, cached_context, cached_path
-from cde_rag.errors import warn_user
+from cde_rag.errors import ContextFormatError, ContextMissingError, StoreError, warn_user
 
 COLLECTION = "cde_contexts"  # in the index's key-value store, next to LlamaIndex's own collections
 

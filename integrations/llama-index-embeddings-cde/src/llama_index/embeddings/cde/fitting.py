@@ -11,18 +11,11 @@ from llama_index.embeddings.cde.callers import Caller, begins, refusal
 from llama_index.embeddings.cde.spaces import REMEDY, check_brought
 from typing_extensions import Self
 
-from cde_rag import (
-    ArithmeticEmbedder,
-    Context,
-    ContextMissingError,
-    ContextReusedWarning,
-    ContextualEmbedder,
-    FunctionEmbedder,
-    PartialContextWarning,
-)
+from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
 from cde_rag._validation import digest
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.function import PROBE_DIGESTS
-from cde_rag.errors import warn_user
+from cde_rag.errors import ContextMissingError, ContextReusedWarning, PartialContextWarning, warn_user
 
 
 class FittedEmbedding(BoundEmbedding):

@@ -2,8 +2,9 @@
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from cde_rag import Context, ContextMismatchError, FunctionEmbedder, ModelError
+from cde_rag import Context, FunctionEmbedder
 from cde_rag.embedders.arithmetic import ARITHMETIC
+from cde_rag.errors import ContextMismatchError, ModelError
 
 
 def name_of(model: BaseEmbedding) -> str:

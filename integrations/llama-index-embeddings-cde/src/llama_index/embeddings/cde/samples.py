@@ -13,8 +13,8 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.embeddings.cde.callers import Caller
 from llama_index.embeddings.cde.marks import named
 
-from cde_rag import CDEWarning, ContextMissingError
-from cde_rag.errors import warn_user
+from cde_rag import CDEWarning
+from cde_rag.errors import ContextMissingError, warn_user
 
 SIZE = 16  # nodes; any vector's nearest neighbours are as good as others
 

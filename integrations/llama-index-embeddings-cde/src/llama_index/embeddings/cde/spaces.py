@@ -3,7 +3,7 @@
 from llama_index.embeddings.cde.callers import Caller
 from llama_index.embeddings.cde.marks import marks_of, marks_on, warn_unmarked
 
-from cde_rag import ContextMismatchError
+from cde_rag.errors import ContextMismatchError
 
 REMEDY = (
     'Load the context that was saved with the vectors: CDEEmbedding(context_path="…"), '

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Sequence
 from llama_index.core.base.embeddings.base import Embedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
-from cde_rag import TruncationWarning
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import warn_user
+from cde_rag.errors import TruncationWarning, warn_user
 
 
 def content(node: BaseNode) -> str:

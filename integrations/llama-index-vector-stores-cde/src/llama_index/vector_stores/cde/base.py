@@ -20,11 +20,11 @@ from llama_index.vector_stores.cde.deferring import CollectionEmbedding, Embeddi
 from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, nodes_only, record_of
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, Record, TruncationWarning
+from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, Record
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import adapter_warns, warn_user
+from cde_rag.errors import TruncationWarning, adapter_warns, warn_user
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.filters import MAX_VALUES, check_narrows, matches
 from cde_rag.stores.kinds import store_at
@@ -295,7 +295,7 @@ class CDEVectorStore(EmbeddingStore):
             raise ValueError(f"alpha is for the mode hybrid, found alpha={query.alpha} in the mode {query.mode.value}.")
         where = _all_of(where_of(query.filters), _ids(query.node_ids or None), _sources(query.doc_ids))
         if query.mode == VectorStoreQueryMode.DEFAULT:
-            hits = self._collection.search(query.query_str, query.similarity_top_k, where=where)
+            hits = self._collection.search(query.query_str, query.similarity_top_k, by="vectors", where=where)
         elif query.mode == VectorStoreQueryMode.MMR:
             threshold = kwargs.get("mmr_threshold", query.mmr_threshold)
             hits = self._collection.search_diverse(
@@ -311,7 +311,7 @@ class CDEVectorStore(EmbeddingStore):
             count = query.similarity_top_k if query.hybrid_top_k is None else query.hybrid_top_k
             hits = searcher.search(query.query_str, count, where=where)
         elif query.mode in (VectorStoreQueryMode.TEXT_SEARCH, VectorStoreQueryMode.SPARSE):
-            hits = self._collection.search(query.query_str, query.similarity_top_k, by="words", where=where)
+            hits = self._collection.search(query.query_str, query.similarity_top_k, by="bm25", where=where)
         else:
             raise ValueError(
                 f"Expected the query mode default, hybrid, text_search, sparse or mmr, found {query.mode.value!r}."

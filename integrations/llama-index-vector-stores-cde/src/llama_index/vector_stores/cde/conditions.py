@@ -4,8 +4,8 @@ from typing import Any
 
 from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
-from cde_rag import FilterError
-from cde_rag.stores.field_names import field_name
+from cde_rag.errors import FilterError
+from cde_rag.field_names import field_name
 
 COMPARED = {  # the same in both
     FilterOperator.EQ: "eq",

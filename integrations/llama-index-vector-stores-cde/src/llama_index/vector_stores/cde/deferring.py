@@ -13,7 +13,8 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import override
 
-from cde_rag import Collection, ContextError
+from cde_rag import Collection
+from cde_rag.errors import ContextError
 
 DEFERRED: Embedding = []  # what a node carries whose vector the collection makes
 

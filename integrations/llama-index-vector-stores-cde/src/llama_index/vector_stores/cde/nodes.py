@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from llama_index.core.schema import BaseNode, MetadataMode, TextNode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
-from cde_rag import CorpusError, Hit, Record
+from cde_rag import Hit, Record
 from cde_rag._validation import check_list
 from cde_rag.collection.foreign_documents import shown_metadata
+from cde_rag.errors import CorpusError
 
 SOURCE = "ref_doc_id"  # LlamaIndex's key for the document that a node was cut from
 NODE_ID = "_node_id"

@@ -6,11 +6,12 @@ from typing import Any
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 
-from cde_rag import Context, ContextMissingError, ContextualEmbedder, ModelError
+from cde_rag import Context, ContextualEmbedder
 from cde_rag._files import user_path
 from cde_rag.context.siblings import sibling_texts
+from cde_rag.errors import ContextMissingError, ModelError
+from cde_rag.field_names import value_at
 from cde_rag.records import check_key
-from cde_rag.stores.filter_conditions import value_at
 
 NEW = "cde-mini"  # model of a new context
 
@@ -34,7 +35,7 @@ class CDEDocumentEmbedder:
         seed: Random seed of the sample.
         windows: Read texts longer than the model's window in windows, and average their vectors; by default they are
             cut. Part of the fingerprint: later runs and queries read texts as the context's file says. A splitter with
-            shorter chunks finds more (docs/experiments/windows.md).
+            shorter chunks finds more (lab/pages/windows.md).
         device: Device of PyTorch, such as "cuda"; by default the fastest that is there.
 
     Raises:

@@ -1,7 +1,7 @@
 """Texts longer than the model's window: the check of `windows` against a context, and the warning of truncation."""
 
-from cde_rag import Context, ContextMismatchError, TruncationWarning
-from cde_rag.errors import warn_user
+from cde_rag import Context
+from cde_rag.errors import ContextMismatchError, TruncationWarning, warn_user
 
 
 def check_windows(context: Context, remedy: str, *, windows: bool) -> None:

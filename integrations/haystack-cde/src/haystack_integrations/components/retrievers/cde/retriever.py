@@ -7,6 +7,8 @@ from haystack.document_stores.types import FilterPolicy
 from haystack.document_stores.types.filter_policy import apply_filter_policy
 from haystack_integrations.document_stores.cde import CDEDocumentStore
 
+from cde_rag.search.fusion import Ranking
+
 
 @component
 class CDERetriever:
@@ -16,7 +18,7 @@ class CDERetriever:
         document_store: The store.
         filters: Filters for every query.
         top_k: Maximum number of documents.
-        by: "hybrid" (vectors and words, fused), "vectors" or "words" (BM25).
+        by: "hybrid" (vectors and BM25, fused), "vectors" or "bm25" ("words" is another name for it).
         filter_policy: Whether a query's own filters replace these or are merged with them.
 
     Raises:
@@ -33,7 +35,7 @@ class CDERetriever:
         *,
         filters: dict[str, Any] | None = None,
         top_k: int = 10,
-        by: str = "hybrid",
+        by: Ranking = "hybrid",
         filter_policy: str | FilterPolicy = FilterPolicy.REPLACE,
     ) -> None:
         if not isinstance(document_store, CDEDocumentStore):
@@ -44,7 +46,7 @@ class CDERetriever:
         self.document_store = document_store
         self.filters = filters
         self.top_k = top_k
-        self.by = by
+        self.by: Ranking = by
         self.filter_policy = FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
 
     @component.output_types(documents=list[Document])

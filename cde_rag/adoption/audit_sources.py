@@ -1,0 +1,348 @@
+"""Stores that an audit reads: Qdrant, Chroma, LanceDB and PostgreSQL with pgvector."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+
+import numpy as np
+
+from cde_rag._files import user_path
+from cde_rag.errors import CDEError, StoreError, require
+from cde_rag.indexing.audit import Source, StoredVector
+from cde_rag.stamps import stamped
+from cde_rag.stores.checks import MOST_ROWS
+
+_FORMS: Final = "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME or pgvector:URL#TABLE"
+_OVERSAMPLED: Final = 8  # points that are drawn for each that is wanted, since some may have no text
+_PERMUTED: Final = 100_000  # positions at most that are drawn until enough of them have a text
+_TEXT_COLUMNS: Final = ("text", "document", "content", "page_content", "chunk")  # of LanceDB and pgvector, as they come
+
+
+@contextmanager
+def source_of(
+    target: str, *, text: str | None = None, vector: str | None = None, seed: int = 0
+) -> Generator[Source, None, None]:
+    """Open the store named by a target, for the duration of a `with`.
+
+    Args:
+        target: `qdrant:http://localhost:6333#papers`, `qdrant:folder#papers` (the client's local mode),
+            `chroma:folder#papers`, `lancedb:folder#papers` or `pgvector:postgresql://user@host/database#table`.
+        text: Location of the text: for Qdrant the payload key, or `langchain` or `llamaindex`; for LanceDB and pgvector
+            the column. By default the first of the usual names.
+        vector: Name of the vector, or column, if there are several.
+        seed: Random seed of the sample; Qdrant and PostgreSQL use their own.
+
+    Raises:
+        MissingExtraError: The client of that store is not installed.
+        StoreError: There is no such store, it cannot be read, or the target is of another form.
+    """
+    kind, _, rest = target.partition(":")
+    place, _, name = rest.rpartition("#")
+    openers = {"qdrant": _qdrant, "chroma": _chroma, "lancedb": _lancedb, "pgvector": _pgvector}
+    if kind not in openers or not place or not name:
+        raise StoreError(
+            f"Expected a target such as {_FORMS}, found another{f' of {kind}' if kind in openers else ''}."
+        )
+    secret = kind == "pgvector" or "@" in target
+    shown = f"{kind}:{'…' if secret else place}#{'…' if '@' in name else name}"
+    with openers[kind](shown, place, name, text, vector, Random(seed)) as source:
+        yield source
+
+
+class _Target:
+    """Common base of the sources.
+
+    Args:
+        target: Name given by the user, without a possible password.
+        random: Draws the sample.
+    """
+
+    def __init__(self, target: str, random: Random) -> None:
+        self._target = target
+        self._random = random
+
+    @property
+    def target(self) -> str:
+        """Name of the store in reports."""
+        return self._target
+
+    def stamp(self) -> str | None:
+        """Return None, since only Chroma has metadata."""
+        return None
+
+    def drawn(self, stored: int, count: int, read: Callable[[list[int]], list[StoredVector]]) -> list[StoredVector]:
+        """Read random rows by position until `count` of them have a text, or all are read."""
+        places = self._random.sample(range(stored), min(stored, _PERMUTED))
+        found: list[StoredVector] = []
+        for start in range(0, len(places), count):
+            found += read(sorted(places[start : start + count]))
+            if len(found) >= count:
+                break
+        return found[:count]
+
+
+class _Qdrant(_Target):
+    """A collection of Qdrant."""
+
+    def __init__(
+        self, target: str, random: Random, client: Any, name: str, text: str | None, vector: str | None
+    ) -> None:
+        super().__init__(target, random)
+        self._client, self._name, self._text = client, name, text
+        from cde_rag.stores.qdrant.calls import call
+
+        self._call = call
+        if not call(lambda: client.collection_exists(name)):
+            raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.")
+        params = call(lambda: client.get_collection(name)).config.params.vectors
+        names = [""] if not isinstance(params, dict) else sorted(cast(dict[str, Any], params))
+        self._vector = _one_of(names, vector, f"{target}: vectors")
+
+    def count(self) -> int:
+        """Return the number of points."""
+        return self._call(lambda: self._client.count(self._name)).count
+
+    def sample(self, count: int) -> list[StoredVector]:
+        """Draw random points that have a text, by Qdrant's own sampling."""
+        from qdrant_client import models
+
+        points: list[Any] = self._call(
+            lambda: self._client.query_points(
+                self._name,
+                query=models.SampleQuery(sample=models.Sample.RANDOM),
+                limit=_OVERSAMPLED * min(count, MOST_ROWS // _OVERSAMPLED),  # some may have no text
+                with_payload=True,
+                with_vectors=[self._vector] if self._vector else True,
+                query_filter=models.Filter(must=[models.HasVectorCondition(has_vector=self._vector)]),
+            )
+        ).points
+        payloads: list[dict[str, Any]] = [point.payload or {} for point in points]
+        texts = [_payload_text(payload, self._text) for payload in payloads]
+        if points and not any(texts):
+            keys = ", ".join(sorted({key for payload in payloads for key in payload}))
+            raise StoreError(f"{self._target}: expected texts, found payloads with {keys}. Give --text KEY.")
+        vectors: list[Any] = [point.vector if self._vector == "" else point.vector[self._vector] for point in points]
+        rows = zip(points, texts, vectors, strict=True)
+        return [_stored(str(point.id), text, vector) for point, text, vector in rows if text][:count]
+
+
+class _Chroma(_Target):
+    """A collection of Chroma."""
+
+    def __init__(self, target: str, random: Random, collection: Any) -> None:
+        super().__init__(target, random)
+        self._collection = collection
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return int(self._collection.count())
+
+    def sample(self, count: int) -> list[StoredVector]:
+        """Draw random records that have a document."""
+
+        def read(places: list[int]) -> list[StoredVector]:
+            pages = [
+                self._collection.get(limit=1, offset=place, include=["documents", "embeddings"]) for place in places
+            ]
+            rows = [(page["ids"][0], page["documents"][0], page["embeddings"][0]) for page in pages if page["ids"]]
+            return [_stored(id_, text, vector) for id_, text, vector in rows if _is_text(text)]
+
+        return self.drawn(self.count(), count, read)
+
+    def stamp(self) -> str | None:
+        """Return the stamp in the collection's metadata, or None."""
+        return stamped(self._collection.metadata)
+
+
+class _LanceDB(_Target):
+    """A table of LanceDB."""
+
+    def __init__(self, target: str, random: Random, table: Any, text: str | None, vector: str | None) -> None:
+        super().__init__(target, random)
+        self._table = table
+        fields = {field.name: str(field.type) for field in table.schema}
+        self._text = _text_column(list(fields), text, target)
+        lists = [name for name, kind in fields.items() if kind.startswith("fixed_size_list")]
+        self._vector = _one_of(lists, vector, f"{target}: columns of vectors")
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return self._table.count_rows()
+
+    def sample(self, count: int) -> list[StoredVector]:
+        """Draw random rows that have a text and a vector."""
+
+        def read(places: list[int]) -> list[StoredVector]:
+            rows = zip(places, self._table.take_offsets(places).to_list(), strict=True)
+            return [
+                _stored(str(row.get("id", place)), row[self._text], row[self._vector])
+                for place, row in rows
+                if _is_text(row[self._text]) and row[self._vector] is not None
+            ]
+
+        return self.drawn(self.count(), count, read)
+
+
+class _Pgvector(_Target):
+    """A table of PostgreSQL with a column of pgvector."""
+
+    def __init__(
+        self, target: str, random: Random, connection: Any, table: str, text: str | None, vector: str | None
+    ) -> None:
+        super().__init__(target, random)
+        from psycopg import sql
+
+        self._sql, self._connection, self._table = sql, connection, sql.Identifier(*table.split("."))
+        query = (
+            "SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
+            "WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
+        )
+        columns: dict[str, str] = dict(connection.execute(query, (self._table.as_string(connection),)).fetchall())
+        if not columns:
+            raise StoreError(f"{target}: expected a table, found none of the name {table!r}.")
+        self._text = _text_column(list(columns), text, target)
+        kinds = [name for name, kind in columns.items() if kind in ("vector", "halfvec")]
+        self._vector = _one_of(kinds, vector, f"{target}: columns of vectors")
+        self._id = sql.Identifier("id") if "id" in columns else sql.SQL("row_number() OVER ()")
+
+    def count(self) -> int:
+        """Return the number of rows with a vector."""
+        query = self._sql.SQL("SELECT count({}) FROM {}").format(self._sql.Identifier(self._vector), self._table)
+        return int(self._connection.execute(query).fetchone()[0])
+
+    def sample(self, count: int) -> list[StoredVector]:
+        """Draw random rows that have a text and a vector; PostgreSQL reads the complete table for it."""
+        text, vector = self._sql.Identifier(self._text), self._sql.Identifier(self._vector)
+        query = self._sql.SQL(
+            "SELECT ({id})::text, {text}::text, {vector}::text FROM {table} WHERE {text}::text ~ '[^[:space:]]' "
+            "AND {vector} IS NOT NULL ORDER BY random() LIMIT %s"
+        ).format(id=self._id, table=self._table, text=text, vector=vector)
+        return [
+            _stored(id_, text, json.loads(vector))
+            for id_, text, vector in self._connection.execute(query, (min(count, MOST_ROWS),))
+        ]
+
+
+@contextmanager
+def _qdrant(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    client_of = require("qdrant_client", "qdrant").QdrantClient
+    with _as_store_errors(target, OSError, RuntimeError, ValueError):
+        where = {"url": place} if "://" in place else {"path": str(_folder(target, place, "meta.json"))}
+        client = client_of(**where, check_compatibility=False)
+        try:
+            yield _Qdrant(target, random, client, name, text, vector)
+        finally:
+            client.close()
+
+
+@contextmanager
+def _chroma(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    if "chromadb" not in sys.modules:  # what its older versions send, is set when a client is made
+        os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
+    chromadb = require("chromadb", "chroma")
+    _no_choice(target, text=text, vector=vector)
+    folder = str(_folder(target, place, "chroma.sqlite3"))
+    with _as_store_errors(target, chromadb.errors.ChromaError, OSError, RuntimeError, ValueError):
+        client = chromadb.PersistentClient(path=folder)
+        yield _Chroma(target, random, client.get_collection(name, embedding_function=None))
+
+
+@contextmanager
+def _lancedb(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    lancedb = require("lancedb", "lancedb")
+    folder = str(_folder(target, place, f"{name}.lance"))
+    with _as_store_errors(target, OSError, RuntimeError, ValueError):
+        yield _LanceDB(target, random, lancedb.connect(folder).open_table(name), text, vector)
+
+
+@contextmanager
+def _pgvector(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    psycopg = require("psycopg", "postgres")
+    try:
+        asked = psycopg.conninfo.conninfo_to_dict(place)
+    except psycopg.ProgrammingError as error:  # whose text repeats parts of the address, be they a password
+        raise StoreError(
+            f"{target}: expected an address such as postgresql://user@host/database, found another."
+        ) from error
+    with _as_store_errors(target, psycopg.Error), psycopg.connect(**asked) as connection:
+        connection.read_only = True
+        connection.execute("SET LOCAL search_path TO DEFAULT")  # not another client's, behind a transaction pooler
+        yield _Pgvector(target, random, connection, name, text, vector)
+
+
+@contextmanager
+def _as_store_errors(target: str, *errors: type[Exception]) -> Generator[None, None, None]:
+    """Convert a client's errors to StoreError."""
+    try:
+        yield
+    except CDEError:
+        raise
+    except errors as error:
+        raise StoreError(f"{target}: not readable. {type(error).__name__}: {error!s:.200}") from error
+
+
+def _folder(target: str, place: str, expected: str) -> Path:
+    """Return the folder of a database.
+
+    It must contain the expected entry, since a client would create a database in any folder.
+    """
+    if "\0" not in place and ((folder := user_path(place)) / expected).exists():
+        return folder
+    raise StoreError(f"{target}: expected a folder with {expected}, found none at {place!r}.")
+
+
+def _no_choice(target: str, **given: str | None) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise StoreError(f"{target}: Chroma has one text and one vector for each id; leave --{option} out.")
+
+
+def _one_of(names: list[str], asked: str | None, what: str) -> str:
+    """Return the requested name, or the only one."""
+    if asked in names or (asked is None and len(names) == 1):
+        return names[0] if asked is None else asked
+    found = ", ".join(name[:24] or "(unnamed)" for name in names) or "none"
+    wanted = "one" if asked is None else repr(asked)
+    raise StoreError(f"{what}: expected {wanted}, found {found}. Give --vector NAME.")
+
+
+def _text_column(columns: list[str], asked: str | None, target: str) -> str:
+    usual = [name for name in _TEXT_COLUMNS if name in columns]
+    if asked in columns or (asked is None and usual):
+        return usual[0] if asked is None else asked
+    wanted = "a column of texts" if asked is None else f"the column {asked!r}"
+    raise StoreError(f"{target}: expected {wanted}, found the columns {', '.join(columns)}. Give --text COLUMN.")
+
+
+def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
+    """Return the text in a Qdrant payload.
+
+    By default in the schema of LlamaIndex, LangChain, this library or under a usual key.
+    """
+    from cde_rag.adoption.payload_schemas import reading
+
+    for dialect in ("llamaindex", "langchain", *_TEXT_COLUMNS) if text is None else (text,):
+        if (record := reading(dialect)(payload)) is not None:
+            return record.text
+    return None
+
+
+def _is_text(text: object) -> bool:
+    return isinstance(text, str) and bool(text.strip())
+
+
+def _stored(id_: str, text: str, vector: Any) -> StoredVector:
+    return StoredVector(id_, text, np.asarray(vector, np.float32).reshape(-1))

@@ -1,0 +1,1 @@
+"""Laboratory: experiments, benchmarks, MTEB and distillation; README.md lists each published figure and its command."""

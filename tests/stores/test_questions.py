@@ -1,0 +1,113 @@
+"""How often one call of a collection asks its store: transactions in a folder, statements, requests on a server."""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psycopg
+import pytest
+from qdrant_client import QdrantClient
+from test_collection import collection
+
+from cde_rag import Collection
+from cde_rag.stores.base import Record
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.faiss.database import Database
+from cde_rag.stores.faiss.view import View
+from cde_rag.stores.postgres import PgVectorStore
+from cde_rag.stores.qdrant import QdrantStore
+
+BOUNDS = {  # of `add`: of a record with a parent, and of one that is there already
+    "folder": (2, 1),
+    "postgres": (36, 14),
+    "qdrant": (27, 11),
+}
+NUMBERS = count()
+PASSAGES = [Record(f"book#{number}", f"passage {number}", "title", {"parent": "book"}) for number in range(8)]
+Counting = Callable[[Callable[[], Any]], int]
+
+
+@contextmanager
+def counted(owner: Any, *names: str) -> Generator[list[str], None, None]:
+    """Names of the calls of some methods, those that others of them make left out."""
+    calls, inside = list[str](), 0
+
+    def counting(name: str) -> Any:
+        method = getattr(owner, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal inside
+            if not inside:
+                calls.append(name)
+            inside += 1
+            try:
+                return method(*given, **named)
+            finally:
+                inside -= 1
+
+        return call
+
+    with mock.patch.multiple(owner, **{name: counting(name) for name in names}):
+        yield calls
+
+
+@pytest.fixture(params=["folder", "postgres", "qdrant"])
+def asked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Collection, Counting]]:
+    """A kind of store, a collection in one with passages of a book, and what counts the questions of a call."""
+    kind: str = request.param
+    if kind == "folder":
+        owner, names, store = Database, ("reading", "writing"), FaissStore(tmp_path / "papers")
+    elif kind == "postgres":
+        address = request.getfixturevalue("postgres")
+        owner, names, store = (
+            psycopg.Cursor,
+            ("execute", "executemany"),
+            PgVectorStore(address, f"questions_{next(NUMBERS)}"),
+        )
+    else:
+        owner = QdrantClient(":memory:")
+        names = tuple(name for name in dir(QdrantClient) if name[0] != "_" and callable(getattr(QdrantClient, name)))
+        store = QdrantStore(owner, "papers")
+    papers = collection(store)
+    papers.add_records(PASSAGES[:4])
+
+    def number(call: Callable[[], Any]) -> int:
+        with counted(owner, *names) as calls:
+            call()
+        return len(calls)
+
+    with papers:
+        yield kind, papers, number
+
+
+def test_a_record_with_a_parent_is_added_with_few_questions(asked: tuple[str, Collection, Counting]) -> None:
+    kind, papers, number = asked
+    papers.add_records(PASSAGES[4:5])  # which may build what the first call of a kind builds
+    for passage in PASSAGES[5:7]:
+        assert 0 < number(lambda passage=passage: papers.add_records([passage])) <= BOUNDS[kind][0]
+    assert papers.count({"parent": "book"}) == 7
+    assert papers.store.verify() == []
+
+
+def test_a_record_that_is_there_is_found_with_few_questions(asked: tuple[str, Collection, Counting]) -> None:
+    kind, papers, number = asked
+    papers.add_records(PASSAGES[:1])
+    assert 0 < number(lambda: papers.add_records(PASSAGES[:1])) <= BOUNDS[kind][1]
+
+
+def test_hybrid_search_reads_the_records_that_it_returns(tmp_path: Path) -> None:
+    papers = collection(FaissStore(tmp_path / "papers"))
+    papers.add_records(Record(str(number), f"passage {number}") for number in range(40))
+    read, at = list[int](), View.at
+
+    def counting(self: View, positions: Any) -> Any:
+        read.append(len(positions))
+        return at(self, positions)
+
+    with mock.patch.object(View, "at", counting):
+        found = papers.searcher("hybrid").search("passage 7", 5)
+    assert len(found) == 5
+    assert sum(read) == 5
