@@ -218,7 +218,7 @@ def check(first: str, until: int, second: str) -> list[BaseException]:
     assert came
     for error in errors:
         assert isinstance(error, CDEError), error
-        assert "xpected" in str(error), error
+        assert any(said in str(error) for said in ("xpected", "This run lost its lease: another run took it")), error
     return errors
 
 
@@ -229,7 +229,7 @@ def test_a_run_that_is_suspended_harms_nothing(second: str):
     assert requests > 40
     offset = len(second) % 7
     lost = [check("move", until, second) for until in range(1 + offset, requests + 1, 7)]
-    assert sum("another run changed" in str(error) for errors in lost for error in errors) >= 2
+    assert sum("another run" in str(error) for errors in lost for error in errors) >= 2
 
 
 @pytest.mark.skipif("CDE_TORTURE" not in os.environ, reason="half an hour, in make torture")

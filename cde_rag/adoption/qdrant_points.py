@@ -69,8 +69,8 @@ class AdoptingEngine(QdrantEngine):
         with self.lock.writing():
             generations.first(self.points(adopted=True), dim, fingerprint, context, encoded, self._indexing)
 
-    def _session(self, manifest: PointsManifest, *, is_sure: bool = True, writes: bool = False) -> QdrantSession:
-        return AdoptingSession(self, manifest, self.marks, is_sure=is_sure, writes=writes)
+    def _session(self, manifest: PointsManifest, *, is_sure: bool = True) -> QdrantSession:
+        return AdoptingSession(self, manifest, self.marks, is_sure=is_sure)
 
 
 class AdoptingSession(QdrantSession):
@@ -81,13 +81,10 @@ class AdoptingSession(QdrantSession):
         manifest: As for QdrantSession.
         marks: Marks of the points that are being adopted, by id.
         is_sure: As for QdrantSession.
-        writes: As for QdrantSession.
     """
 
-    def __init__(
-        self, engine: QdrantEngine, manifest: PointsManifest, marks: dict[str, str], *, is_sure: bool, writes: bool
-    ) -> None:
-        super().__init__(engine, manifest, is_sure=is_sure, writes=writes)
+    def __init__(self, engine: QdrantEngine, manifest: PointsManifest, marks: dict[str, str], *, is_sure: bool) -> None:
+        super().__init__(engine, manifest, is_sure=is_sure)
         self._marks = marks
 
     def put(

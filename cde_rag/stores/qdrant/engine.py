@@ -10,16 +10,15 @@ from jaxtyping import Float32
 from qdrant_client import QdrantClient
 
 from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, warn_user
-from cde_rag.records import Record
+from cde_rag.records import Record, Row, encode
 from cde_rag.stores.base import Damage
-from cde_rag.stores.checks import encode
 from cde_rag.stores.engine import Result, Session, Version
 from cde_rag.stores.qdrant import generations
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.client_points import ClientPoints
 from cde_rag.stores.qdrant.collection_verification import find_damage
 from cde_rag.stores.qdrant.context_points import CONTEXTS, metadata_of, read_context
-from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, find, is_store, load_from
+from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, find, home_of, is_store, load_from
 from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
 from cde_rag.stores.qdrant.server_lease import leased, lock_of
 from cde_rag.stores.qdrant_base.locks import hold_lease
@@ -39,18 +38,14 @@ class QdrantSession(PointSession):
         engine: Engine of the collection.
         manifest: The manifest.
         is_sure: True if it was found by the collection's metadata; False if its point alone was read.
-        writes: True for a session that writes.
     """
 
-    def __init__(
-        self, engine: "QdrantEngine", manifest: PointsManifest, *, is_sure: bool = True, writes: bool = False
-    ) -> None:
+    def __init__(self, engine: "QdrantEngine", manifest: PointsManifest, *, is_sure: bool = True) -> None:
         super().__init__(manifest, engine.lock, exact=engine.exact)
         self._engine = engine
         self._is_sure = is_sure
         self._points = engine.points(adopted=manifest.adopted)
-        self._writes = writes
-        self._has_told_run = False
+        self._may_be_late = False  # texts were embedded since the manifest was read
 
     @property
     def points(self) -> ClientPoints:
@@ -72,10 +67,7 @@ class QdrantSession(PointSession):
 
     @property
     def run(self) -> Hashable:
-        """Token of the run that took the lease last; read again each time, since texts are embedded in between."""
-        if self._writes and self._has_told_run:
-            self._manifest = self._engine.load()
-        self._has_told_run = True
+        """Token of the run that took the lease last."""
         return self._manifest.run
 
     def context(self, generation: int) -> bytes:
@@ -83,11 +75,17 @@ class QdrantSession(PointSession):
         key = self._manifest.generation(generation).key
         return read_context(self._engine.client, self._engine.collection, key)
 
+    def lacking(self, generation: int, *, after: str | None, limit: int) -> list[Row]:
+        """Return rows without a vector in a generation."""
+        self._may_be_late = True
+        return super().lacking(generation, after=after, limit=limit)
+
     def put(
         self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> None:
         """Upsert records as points with their vectors; warns of large collections in a local folder."""
         written = self._manifest.serving
+        self._is_sure = True  # or `_check_written` raises
         try:
             super().put(records, digests, vectors)
         except StoreError as error:
@@ -104,12 +102,17 @@ class QdrantSession(PointSession):
         digests: Sequence[str],
         vectors: Float32[np.ndarray, "rows dim"],
     ) -> int:
-        """Write vectors of an inactive generation to points that are as they were read."""
+        """Write vectors of an inactive generation to points that are as they were read.
+
+        Raises:
+            ChangedMeanwhileError: Another run took the lease.
+        """
+        if self._may_be_late:
+            self._check_run()
         try:
             return super().put_vectors(generation, versions, digests, vectors)
-        except StoreError as error:
-            if self._engine.load().run != self._manifest.run:
-                raise ChangedMeanwhileError(self._engine.collection) from error
+        except StoreError:
+            self._check_run()
             raise
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
@@ -143,6 +146,18 @@ class QdrantSession(PointSession):
         """Drop an inactive generation."""
         with self._writing():
             self._manifest = generations.remove(self._points, self._manifest, generation)
+
+    @contextmanager
+    def _writing(self) -> Generator[None, None, None]:
+        if not self.is_sure and not self._engine.has_own_manifest():
+            raise ChangedMeanwhileError(self._engine.collection)
+        with super()._writing():
+            yield
+
+    def _check_run(self) -> None:
+        now = self._engine.load()
+        if now.run != self._manifest.run:
+            raise ChangedMeanwhileError(self._engine.collection)
 
     def _check_written(self, ids: Sequence[str]) -> None:
         generations.check_written(self._points, self._manifest, ids)
@@ -179,6 +194,7 @@ class QdrantEngine:
     ) -> None:
         self.client = client
         self.collection = collection
+        self._contexts = collection + CONTEXTS
         self.exact = exact
         self.lock = lock_of(client, collection)
         self._indexing = indexing
@@ -204,32 +220,12 @@ class QdrantEngine:
     def read(self, work: Callable[[Session], Result], *, once: bool = False) -> Result:  # noqa: ARG002
         """Call a function; again, if it fails after another process changed the manifest."""
         with self.lock.reading():
-            session = self._glanced() or self._session(self.load())
-            for last_try in (False,) * (_TRIES - 1) + (True,):
-                try:
-                    result = work(session)
-                    if session.is_sure or session.manifest == (now := self.load()):
-                        return result
-                except Exception as error:
-                    if session.is_sure and not isinstance(error, StoreError):
-                        raise
-                    now = self.load()
-                    if last_try or (now == session.manifest and not isinstance(error, GoneError)):
-                        raise
-                session = self._session(now)
-        raise AssertionError("the last try returns or raises")
+            return self._followed(work)
 
     def write(self, work: Callable[[Session], Result]) -> Result:
-        """Call a function while no other thread writes; again, if others changed the manifest before it wrote."""
+        """Call a function while no other thread writes; again, if it fails before it wrote, as in `read`."""
         with self.lock.alone():
-            for last_try in (False,) * (_TRIES - 1) + (True,):
-                session = self._session(self.load(), writes=True)
-                try:
-                    return work(session)
-                except ChangedMeanwhileError:
-                    if last_try or session.wrote:
-                        raise
-        raise AssertionError("the last try returns or raises")
+            return self._followed(work)
 
     @contextmanager
     def lease(self) -> Generator[Hashable, None, None]:
@@ -263,7 +259,7 @@ class QdrantEngine:
             StoreFormatError: Damaged, or of a newer format.
         """
         name, manifest = find(self.client, self.collection)
-        self._has_own_name = name == self.collection + CONTEXTS
+        self._has_own_name = name == self._contexts
         return manifest
 
     def points(self, *, adopted: bool = False) -> ClientPoints:
@@ -277,18 +273,39 @@ class QdrantEngine:
             indexed=self._indexed,
         )
 
+    def has_own_manifest(self) -> bool:
+        """Return True if the collection of this name has its manifest beside it, so that the name is no alias."""
+        return home_of(self.client, self.collection) == self._contexts
+
     def check_size(self) -> None:
         """Warn of a large collection in a local folder."""
         if self._is_folder and call(lambda: self.client.count(self.collection)).count > LOCAL_POINTS:
             hint = "Use a server, or QdrantEdgeStore."
             warn_user(f"A folder of Qdrant takes about 150 records a second. {hint}", CDEWarning)
 
+    def _followed(self, work: Callable[[Session], Result]) -> Result:
+        session = self._glanced() or self._session(self.load())
+        for last_try in (False,) * (_TRIES - 1) + (True,):
+            try:
+                result = work(session)
+                if session.wrote or session.is_sure or self.has_own_manifest():
+                    return result
+                now = self.load()
+            except Exception as error:
+                if last_try or session.wrote or (session.is_sure and not isinstance(error, StoreError)):
+                    raise
+                now = self.load()
+                if now == session.manifest and not isinstance(error, GoneError):
+                    raise
+            session = self._session(now)
+        raise AssertionError("the last try returns or raises")
+
     def _glanced(self) -> QdrantSession | None:
         """Return a session whose manifest was read in one request: its point's collection is known by the name."""
         if not self._has_own_name:
             return None
-        manifest = load_from(self.client, self.collection + CONTEXTS, self.collection)
+        manifest = load_from(self.client, self._contexts, self.collection)
         return None if manifest is None else self._session(manifest, is_sure=False)
 
-    def _session(self, manifest: PointsManifest, *, is_sure: bool = True, writes: bool = False) -> QdrantSession:
-        return QdrantSession(self, manifest, is_sure=is_sure, writes=writes)
+    def _session(self, manifest: PointsManifest, *, is_sure: bool = True) -> QdrantSession:
+        return QdrantSession(self, manifest, is_sure=is_sure)

@@ -59,14 +59,18 @@ def find(client: QdrantClient, collection: str) -> tuple[str | None, PointsManif
         raise StoreError(f"{collection}: expected a store, found none. Make one with Collection.create(…).")
     if not is_store(metadata):
         raise StoreError(f"{collection}: expected a store, found a collection of Qdrant that is none. {NOT_OURS}")
-    ours = _ours(metadata)
-    if "manifest" not in ours:
-        return None, PointsManifest.from_metadata(ours, collection)
-    name = str(ours["manifest"])
+    name = _home(metadata)
+    if name is None:
+        return None, PointsManifest.from_metadata(_ours(metadata), collection)
     manifest = load_from(client, name, collection)
     if manifest is None:
         raise StoreFormatError(f"{name:.80}: expected the manifest of a store, found none. Restore a copy.")
     return name, manifest
+
+
+def home_of(client: QdrantClient, collection: str) -> str | None:
+    """Return the collection that has the point with the manifest; None if there is none, or no store."""
+    return _home(metadata_of(client, collection))
 
 
 def load_from(client: QdrantClient, name: str, collection: str) -> PointsManifest | None:
@@ -133,6 +137,11 @@ def _version(client: QdrantClient, name: str) -> tuple[int, str]:
     payload = (found[0].payload or {}) if found else {}
     version = payload.get("version")
     return (version, str(payload.get("token", ""))) if isinstance(version, int) else (0, "")
+
+
+def _home(metadata: Mapping[str, Any] | None) -> str | None:
+    found = _ours(metadata).get("manifest")
+    return None if found is None else str(found)
 
 
 def _ours(metadata: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.records import encode
 from cde_rag.stores.base import Damage
-from cde_rag.stores.checks import encode
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA
 from cde_rag.stores.qdrant_base.payload import ID, metadata_payload, note, read, vector_checksum, vector_of
 from cde_rag.stores.qdrant_base.points import Point, Points

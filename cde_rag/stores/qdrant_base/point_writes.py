@@ -7,8 +7,7 @@ from typing import Any, Final, cast
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.records import Record
-from cde_rag.stores.checks import encode
+from cde_rag.records import Record, encode
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, index_kinds
 from cde_rag.stores.qdrant_base.payload import (
     ID,

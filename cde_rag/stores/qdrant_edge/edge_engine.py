@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError
+from cde_rag.records import encode
 from cde_rag.stores.base import Damage
-from cde_rag.stores.checks import encode
 from cde_rag.stores.engine import Result, Session
 from cde_rag.stores.files import check_folder, check_new
 from cde_rag.stores.qdrant_base.locks import hold_lease

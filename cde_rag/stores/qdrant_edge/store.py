@@ -42,11 +42,9 @@ class QdrantEdgeStore(Store):
     ) -> None:
         if flat_rows < 0:
             raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
-        self._engine = EdgeEngine(
-            given_path(path, "The folder of a store"),
-            EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw()),
-            exact=exact,
-        )
+        folder = given_path(path, "The folder of a store")
+        indexing = EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw())
+        self._engine = EdgeEngine(folder, indexing, exact=exact)
         super().__init__(self._engine)
 
     @property
