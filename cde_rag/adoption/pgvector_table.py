@@ -60,7 +60,7 @@ def table_vectors(
 ) -> Iterator[tuple[Record, Float32[np.ndarray, " dim"]]]:
     """Yield the rows of a table as records with their own vectors; rows without one are passed over.
 
-    `ArithmeticEmbedder.keep` takes them, so that context by arithmetic needs no model for these texts.
+    `ContextualEmbedder.keep` takes them, so that context by arithmetic needs no model for these texts.
 
     Args:
         dsn: As in `table_records`, like the others.

@@ -21,7 +21,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.models.files.vector_cache import PlainVectors
-from cde_rag.models.plain.plain_model import CHECKED, PlainModel
+from cde_rag.models.model import CHECKED
 from cde_rag.records import Record, embedded_text, parent_of, usable, why_none
 from cde_rag.stores.qdrant import QdrantStore
 
@@ -215,8 +215,8 @@ def _keep_own(
     store: AdoptingStore, read: Reading, name: str, model: object, plain_vectors: PlainVectors | None
 ) -> None:
     """Keep the own vectors of all points that are no records yet as the plain vectors of their texts."""
-    plain = model.model.keeping(plain_vectors) if isinstance(model, ContextualEmbedder) else None
-    if not isinstance(plain, PlainModel) or plain_vectors is None:
+    plain = model.keeping(plain_vectors) if isinstance(model, ContextualEmbedder) else None
+    if plain is None or plain_vectors is None or not plain.context.identity.is_plain:
         raise TypeError(
             "own_vectors needs the plain embedder that made them, and a place for them: model=PlainEmbedder(…) or "
             'FunctionEmbedder(…), plain_vectors=PlainVectors("papers.sqlite").'

@@ -18,7 +18,7 @@ from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ModelError
 from cde_rag.models.cde_model import CDEModel
 from cde_rag.models.files.vector_cache import PlainVectors
-from cde_rag.models.model import DOCUMENT, QUERY, Embedded, Model, warn_truncated
+from cde_rag.models.model import CHECKED, DOCUMENT, QUERY, Embedded, Model, warn_truncated
 
 MINI_BATCH_SIZE = 32  # texts, where none is given
 AnyModel: TypeAlias = "str | Path | Model | ContextualEmbedder"
@@ -315,6 +315,20 @@ class ContextualEmbedder:
                 mini_batch_size=self.mini_batch_size,
                 progress=progress,
             )
+
+    def keep(self, texts: Sequence[str], vectors: Float32[np.ndarray, "texts dim"], *, checked: int = CHECKED) -> None:
+        """Keep plain vectors that are there already, such as those of an index, so that no model embeds these texts.
+
+        Args:
+            texts: Documents, as the model would be given them.
+            vectors: Their plain vectors, of any length but zero; row i belongs to `texts[i]`.
+            checked: Texts that are embedded and compared with the vectors given.
+
+        Raises:
+            ContextMismatchError: The vectors are not those that the model makes of the texts.
+            ModelError: There is no place for plain vectors, or they have another shape.
+        """
+        self.model.keep(texts, vectors, checked=checked)
 
     def forget(self, texts: Sequence[str]) -> None:
         """Delete the plain vectors of texts that are deleted or replaced, where they are kept.

@@ -7,7 +7,7 @@ where they are read, so that other runtimes need no torch.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, Union, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
@@ -33,26 +33,9 @@ if TYPE_CHECKING:
 
 AnyConfig: TypeAlias = ModelConfig | PairConfig | TwoWayConfig
 AnyNetwork: TypeAlias = Union["TwoStage", "TwoWay", "PairNetwork"]
+AnyFiles: TypeAlias = StoredModel | PublishedFiles
 Checkpoint: TypeAlias = tuple[AnyNetwork, TextTokenizer, str]
 """A network in float32 and evaluation mode, its tokenizer, and the digest of config and weights."""
-
-
-@runtime_checkable
-class StageFiles(Protocol):
-    """Files of a two-stage model, checked but for the values of the weights.
-
-    Attributes:
-        config: Config of the model.
-        tokenizer: Tokenizer of both stages.
-        digest: Digest of config and weights.
-    """
-
-    @property
-    def config(self) -> AnyConfig: ...  # noqa: D102 (attributes are in the class)
-    @property
-    def tokenizer(self) -> TextTokenizer: ...  # noqa: D102
-    @property
-    def digest(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +56,7 @@ class TwoStageFamily:
 
     name: str
     owns: Callable[[Mapping[str, Any]], bool]
-    files: Callable[[Path, ModelName], StageFiles]
+    files: Callable[[Path, ModelName], AnyFiles]
     network: Callable[[Path, Callable[[], Any]], Checkpoint]
     graphs: Callable[[Any, str, str], StageRunner]
     convert: Callable[[Path, ModelName, Path], None] | None = None

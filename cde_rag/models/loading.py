@@ -11,7 +11,7 @@ import numpy as np
 
 from cde_rag._files import written
 from cde_rag.errors import ModelError, require
-from cde_rag.models.families import TWO_STAGE, Checkpoint, StageFiles, TwoStageFamily
+from cde_rag.models.families import TWO_STAGE, AnyFiles, Checkpoint, TwoStageFamily
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.model_files import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
 from cde_rag.models.files.names import ModelName
@@ -71,7 +71,7 @@ class ModelSource:
         return cls.of(folder, replace(name, base=str(folder.resolve())))
 
     @cached_property
-    def files(self) -> StageFiles:
+    def files(self) -> AnyFiles:
         """Config and tokenizer; all files are checked, but weights are read by whoever needs them.
 
         Raises:

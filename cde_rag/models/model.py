@@ -14,6 +14,7 @@ from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError, TruncationWarning, warn_user
 from cde_rag.models.files.vector_cache import PlainVectors
 
+CHECKED: Final = 8  # vectors given to `keep` that are compared with the model's own
 QUERY: Final = 0  # rows of the second stage's `roles`
 DOCUMENT: Final = 1
 
@@ -97,6 +98,11 @@ class Model(ABC):
         """Return the model with another place for plain vectors; as it is, if its vectors depend on their Context."""
         del vectors
         return self
+
+    def keep(self, texts: Sequence[str], vectors: Float32[np.ndarray, "texts dim"], *, checked: int = CHECKED) -> None:
+        """Keep plain vectors that are there already; see `ContextualEmbedder.keep`."""
+        del texts, vectors, checked
+        raise ModelError('There is no place to keep vectors in. Name one: keeping(PlainVectors("papers.sqlite")).')
 
     @abstractmethod
     def first_stage(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:

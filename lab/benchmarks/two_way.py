@@ -20,7 +20,8 @@ from cde_rag import CDEModel, ContextualEmbedder
 from cde_rag.evaluation.beir import read_corpus
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.one_way import checkpoint as checkpoints
-from cde_rag.models.two_way import checkpoint, published
+from cde_rag.models.two_way import checkpoint
+from cde_rag.models.two_way import files as published
 from cde_rag.models.two_way.network import TwoWay
 
 QUERIES = 20  # embedded one by one

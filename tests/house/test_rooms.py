@@ -87,7 +87,7 @@ def test_each_wing_has_the_same_rooms() -> None:
 
 
 def test_a_name_is_one_module() -> None:
-    """A package counts under its own name; modules of a command are named for their subject, of a wing for a role."""
+    """A package counts under its own name; in a command a module is named for its subject, in a wing for its role."""
     wings = {place / wing for place, (names, _) in WINGS.items() for wing in names}
     names = Counter(
         path.parent.name if path.stem == "__init__" else path.stem

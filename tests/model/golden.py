@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.two_way import checkpoint as two_way_checkpoint
-from cde_rag.models.two_way import published
+from cde_rag.models.two_way import files as published
 from cde_rag.models.two_way.network import TwoWay
 
 REFERENCE = Path(__file__).parents[1] / "reference"

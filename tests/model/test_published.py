@@ -17,7 +17,8 @@ from cde_rag.errors import MissingExtraError, ModelError
 from cde_rag.models.files import weights
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
-from cde_rag.models.two_way import checkpoint, published
+from cde_rag.models.two_way import checkpoint
+from cde_rag.models.two_way import files as published
 from cde_rag.models.two_way.network import TwoWay
 
 FULL = {  # sizes of the published configs; tensors and parameters, from cde_reference.md

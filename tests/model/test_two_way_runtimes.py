@@ -26,8 +26,8 @@ from cde_rag.models.loading import ModelSource
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.engines import CompiledGraphs
 from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way import files as published
 from cde_rag.models.two_way import files as published_files
-from cde_rag.models.two_way import published
 from cde_rag.models.two_way.files import PublishedFiles
 from cde_rag.models.two_way.graph_runner import TwoWayGraphRunner
 from cde_rag.stores.faiss import FaissStore
@@ -300,7 +300,7 @@ class Forbidden:
 sys.meta_path.insert(0, Forbidden())
 warnings.simplefilter("ignore")
 from cde_rag import Collection, ContextualEmbedder, EmbedderOptions
-from cde_rag.models.two_way import published
+from cde_rag.models.two_way import files as published
 runtime, model, folder, backbone, sizes, attention = sys.argv[1:]
 published.BACKBONES[backbone] = eval(sizes)
 from cde_rag import CDEModel

@@ -25,8 +25,8 @@ from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreE
 from cde_rag.indexing.upsert import Progress
 from cde_rag.models import CDEModel
 from cde_rag.models.files.vector_cache import PlainVectors
+from cde_rag.models.model import CHECKED
 from cde_rag.models.one_way import checkpoint as checkpoints
-from cde_rag.models.plain.plain_model import CHECKED
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore

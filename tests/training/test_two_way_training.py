@@ -23,7 +23,7 @@ from cde_rag.models.one_way.network import DOCUMENT, QUERY
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way import checkpoint as two_way_checkpoint
-from cde_rag.models.two_way import published
+from cde_rag.models.two_way import files as published
 from cde_rag_training.config import AdaptersConfig, EvaluationConfig, RatesConfig, StartConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
 from cde_rag_training.loop.adapters import Adapters

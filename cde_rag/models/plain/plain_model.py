@@ -23,12 +23,11 @@ from cde_rag.context.identity import ARITHMETIC
 from cde_rag.context.siblings import SIBLINGS
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
 from cde_rag.models.files.vector_cache import PlainVectors
-from cde_rag.models.model import DOCUMENT, Embedded, Model
+from cde_rag.models.model import CHECKED, DOCUMENT, Embedded, Model
 from cde_rag.models.plain.corpus_map import CorpusMap, mixed
 from cde_rag.models.plain.fixed_texts import of_corpus
 
 AGREEMENT: Final = 0.999  # least cosine of a text's vectors in one space; APIs round differently from call to call
-CHECKED: Final = 8  # vectors given to `keep` that are compared with the model's own
 _AT_ONCE: Final = 512  # texts between two writes of plain vectors
 _Vectors: TypeAlias = dict[bytes, tuple[Float32[np.ndarray, " dim"], bool]]  # by text, with True for truncated ones
 
@@ -156,19 +155,9 @@ class PlainModel(Model):
         return {}
 
     def keep(self, texts: Sequence[str], vectors: Float32[np.ndarray, "texts dim"], *, checked: int = CHECKED) -> None:
-        """Keep plain vectors that are there already, such as those of an index, so that no model embeds these texts.
-
-        Args:
-            texts: Documents, as the model would be given them.
-            vectors: Their plain vectors, of any length but zero; row i belongs to `texts[i]`.
-            checked: Texts that are embedded and compared with the vectors given.
-
-        Raises:
-            ContextMismatchError: The vectors are not those that the model makes of the texts.
-            ModelError: The model has no place for plain vectors, or they have another shape.
-        """
+        """Keep plain vectors that are there already; see `ContextualEmbedder.keep`."""
         if self.vectors is None:
-            raise ModelError('There is no place to keep vectors in. Name one: keeping(PlainVectors("papers.sqlite")).')
+            super().keep(texts, vectors, checked=checked)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if vectors.shape != (len(texts), self.dim) or not norms.all():
             raise ModelError(

@@ -16,11 +16,19 @@ from cde_rag.errors import ModelError
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS
 from cde_rag.models.tokenizer import TextTokenizer
-from cde_rag.models.two_way import published
+from cde_rag.models.two_way import files
 from cde_rag.models.two_way.config import NOMIC_BERT, TwoWayConfig
-from cde_rag.models.two_way.files import CONVERTED, FORMAT, PREFIX_END, PublishedFiles, check_finite, read_tensors
+from cde_rag.models.two_way.files import (
+    CONVERTED,
+    FIRST,
+    FORMAT,
+    PREFIX_END,
+    SECOND,
+    PublishedFiles,
+    check_finite,
+    read_tensors,
+)
 from cde_rag.models.two_way.network import TwoWay
-from cde_rag.models.two_way.published import FIRST, SECOND
 
 
 def read(files: PublishedFiles) -> tuple[TwoWay, TextTokenizer, str]:
@@ -52,7 +60,7 @@ def write(folder: Path, network: TwoWay, tokenizer_json: str) -> None:
     Raises:
         ModelError: Its backbone is not one of the published ones, or its semantics are not those of training.
     """
-    value = published.published_config(network.config)
+    value = files.published_config(network.config)
     folder.mkdir(parents=True, exist_ok=True)
     state = published_state(network.state_dict(), network.config)
     save_file(state, folder / WEIGHTS)
@@ -121,9 +129,9 @@ def own_state(state: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfig) -
     Raises:
         ModelError: Tensors are missing, unknown, of another shape, or no floats; the message lists them.
     """
-    published.check_tensors({name: tuple(tensor.shape) for name, tensor in state.items()}, published.layout(config))
+    files.check_tensors({name: tuple(tensor.shape) for name, tensor in state.items()}, files.layout(config))
     own: dict[str, Tensor] = {}
-    for name in published.layout(config):
+    for name in files.layout(config):
         tensor = state[name]
         if not tensor.is_floating_point():
             raise ModelError(
@@ -152,5 +160,5 @@ def published_state(own: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfi
     """Convert the tensors of this library's network to their published names; the inverse of `own_state`."""
     return {
         name: torch.cat([own[part] for part, _ in _own(name, torch.empty(3, 0), config.family)])
-        for name in published.layout(config)
+        for name in files.layout(config)
     }

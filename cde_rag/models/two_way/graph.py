@@ -21,7 +21,7 @@ from cde_rag.models.two_way.config import (
     NOMIC_THETA,
     TwoWayConfig,
 )
-from cde_rag.models.two_way.published import FIRST, SECOND
+from cde_rag.models.two_way.files import FIRST, SECOND
 
 Array: TypeAlias = Shaped[np.ndarray, "..."]
 State: TypeAlias = Mapping[str, Array]

@@ -15,9 +15,8 @@ from cde_rag.models.runtimes.stage_runner import not_prepared
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.two_way import graph as two_way_graphs
 from cde_rag.models.two_way.config import CACHED, SOFT_TOKENS, TwoWayConfig, reads_no_siblings, round_robin
-from cde_rag.models.two_way.files import PREFIX_END, PublishedFiles
+from cde_rag.models.two_way.files import FIRST, PREFIX_END, SECOND, PublishedFiles
 from cde_rag.models.two_way.graph import COUNTED, GIVEN, KEPT, Array, State
-from cde_rag.models.two_way.published import FIRST, SECOND
 
 _NULL: Final = f"{SECOND}sequence_dropout_null_embedding"
 _SOFT: Final = f"{SECOND}prompt_projection."

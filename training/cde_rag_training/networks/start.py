@@ -19,7 +19,7 @@ from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.pair.network import PairNetwork
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way import checkpoint as two_way_checkpoint
-from cde_rag.models.two_way import published
+from cde_rag.models.two_way import files as published
 from cde_rag.models.two_way.config import MODERN_BERT, TwoWayConfig
 from cde_rag.models.two_way.files import PREFIX_END, read_tensors
 from cde_rag.models.two_way.network import TwoWay
