@@ -106,7 +106,7 @@ class ArithmeticEmbedder:
 
     The vector of a document is `unit(p + weight · mean of its siblings' p)`, where p is its plain vector, mapped by the
     corpus; a query, and a document without siblings, is p. By default the corpus' map is on and the weight is 0
-    (docs/experiments/any-embedder.md).
+    (lab/pages/any-embedder.md).
     """
 
     @staticmethod

@@ -128,7 +128,11 @@ def test_the_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str])
 
 
 def assert_printed(shown: str, printed: str) -> None:
-    """Compare the output that a page shows; scores differ between CPUs in their last digits."""
+    """Compare the output that a page shows.
+
+    Scores differ between CPUs in their last digits, and so does the order of `texts` that are nearly equal.
+    """
+    shown, printed = (re.sub(r"(Note|case) \d+", r"\1 #", text) for text in (shown, printed))
     assert shown.count("\n") == printed.count("\n"), printed
     if sys.version_info[:2] == SHOWN_ON:
         number = r"-?\d+\.\d*"
