@@ -338,7 +338,6 @@ def _plan(
     sync: bool,
 ) -> dict[str, int]:
     """Count the writes of a run, for `--dry-run`; creates neither a collection nor a tenant."""
-    from cde_rag.collection.collection import plan_records
     from cde_rag.indexing.replacement import missing_documents, unread_passages
 
     store = at(path) if tenant is None else _tenant_store(path, tenant, model)
@@ -351,7 +350,7 @@ def _plan(
         if sync and reader.skipped:
             typer.echo(f"--sync would delete nothing, since {reader.skipped} bad records were passed over.", err=True)
         others = unread_passages(opened.store, reader) if sync and not reader.skipped else {}
-        counts = asdict(plan_records(opened, reader))
+        counts = asdict(opened.add_records(reader, dry_run=True))
         _print_missing([] if sync else missing_documents(opened.store, reader))
         if others:
             needs = "; without a terminal this needs --yes" if _are_most(others, opened) else ""

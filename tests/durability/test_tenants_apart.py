@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from intact import damages
 from lives import record, stub, tenants_at
 
 from cde_rag.collection.collection import Collection
@@ -30,7 +31,7 @@ def test_no_way_of_searching_shows_another_tenants_records(
             for name, collection in collections.items():
                 searches += _searched(name, collection, dice)
         for collection in collections.values():
-            assert collection.verify() == []
+            assert damages(collection) == []
             collection.close()
     tell(f"{searches} searches of {len(TENANTS)} tenants: by vectors, words and both, grouped, diverse and reranked")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from intact import damages
 from mortal import Killed, Mortal
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import UnexpectedResponse
@@ -127,7 +128,7 @@ def assert_as_if_built(collection: Collection, place: Any) -> None:
         atol=1e-5,
     )
     assert [row.digest for row in collection.store.get(ids)] == [row.digest for row in fresh.store.get(ids)]
-    assert collection.verify() == []
+    assert damages(collection) == []
 
 
 # What is there afterwards
@@ -199,7 +200,7 @@ def test_adopted_points_are_found_by_their_words(
     (hits,) = papers.store.search_text(["river boat"], 5)
     scores = point_scores(records, "river boat", NEWEST)
     assert [hit.score for hit in hits] == pytest.approx([scores[place] for place in best(scores, 5)], rel=1e-5)
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 # Two who write
@@ -220,7 +221,7 @@ def test_what_the_application_writes_is_caught_up(
     assert (texts["3"], texts["99"]) == ("flood of risk", "credit and interest")
     assert "5" not in texts
     assert catch_up(papers).adopted == 0
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_what_is_written_between_reading_and_writing_is_not_overwritten(
@@ -271,7 +272,7 @@ def test_what_is_written_at_the_last_moment_is_not_overwritten(
     catch_up(papers)
     assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in application.state()}
     assert texts_of(papers)["3"] == "flood of risk"
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_it_goes_on_with_the_model_that_it_was_begun_with(
@@ -307,7 +308,7 @@ def test_of_two_who_replace_a_point_at_once_the_application_wins(
     assert [payload["text"] for id_, payload, _ in application.state() if id_ == 3] == ["flood of risk"][gone:]
     catch_up(papers)
     assert [record.text for record in papers.get(["3"])] == ["flood of risk"][gone:]
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_what_is_added_here_is_no_point_that_old_readers_find(
@@ -343,7 +344,7 @@ def test_a_point_that_is_not_caught_up_is_no_record(
     papers.add(["of ours"], ids=["99"])
     assert papers.get(["99"])[0].text == "of ours"
     assert ("credit", 99) in [(payload.get("text"), id_) for id_, payload, _ in application.state()]
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 # What cannot be adopted
@@ -359,7 +360,7 @@ def test_points_without_text_are_left_alone(client: QdrantClient, tiny_model: CD
     assert papers.count() == 8
     report = catch_up(papers)
     assert (report.adopted, report.skipped, report.documents) == (0, 4, 8)
-    assert papers.verify() == []
+    assert damages(papers) == []
     assert len(application.state()) == 12
 
 
@@ -455,7 +456,7 @@ def test_a_kill_at_any_request_of_adoption_is_completed_by_the_same_call(tiny_mo
         papers = adopted(client, tiny_model)
         assert application.state() == before
         assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in before}
-        assert papers.verify() == []
+        assert damages(papers) == []
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from intact import damages
 from qdrant_client import QdrantClient
 from tiny import tiny_cde_model
 
@@ -32,7 +33,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 def is_as_it_was(papers: Collection) -> None:
-    assert papers.verify() == []
+    assert damages(papers) == []
     assert papers.embedder.fingerprint == FINGERPRINT
     assert [record.id for record in papers.scroll()] == list("abcd")
     assert scores(papers.search("river", 3)) == HITS
@@ -58,7 +59,7 @@ def test_an_index_with_codes(kept: Path):
     with Collection.open(store, model=tiny_cde_model()) as papers:
         is_as_it_was(papers)
         assert papers.add(["a new text"], ids=["new"]).added == 1
-        assert papers.verify() == []
+        assert damages(papers) == []
 
 
 def test_a_backup(kept: Path):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
+from intact import damages
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag.adoption.pgvector_table import LANGCHAIN, LANGCHAIN_V2, LLAMA_INDEX, TableColumns
@@ -123,7 +124,7 @@ def assert_mirrors(papers: Collection, theirs: TheirTable) -> None:
     fresh = papers.embedder.embed_documents([text for text, _ in expected.values()])
     held = papers.store.vectors(list(expected), fingerprint=papers.embedder.fingerprint)
     np.testing.assert_allclose(held, fresh, atol=1e-5)
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 @pytest.mark.parametrize("theirs", ["langchain v2"], indirect=True)
