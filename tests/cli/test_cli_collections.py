@@ -159,7 +159,8 @@ def test_a_collection_without_words_is_searched_by_vectors_and_says_so(run, reco
     found = run("search", tmp_path / "wordless", "river", "--json")
     assert found.stdout == run("search", tmp_path / "wordless", "river", "--json", "--by", "vectors").stdout
     assert found.stderr.startswith("Searched by vectors alone. Expected a collection whose words can be searched")
-    for by in ("words", "hybrid"):
+    assert run("search", tmp_path / "wordless", "river", "--json", "--by", "hybrid").stdout == found.stdout
+    for by in ("words", "bm25"):
         assert "cde-rag reindex" in run("search", tmp_path / "wordless", "river", "--by", by, code=1).stderr
     assert (
         run("reindex", tmp_path / "wordless", "--json").stdout == run("reindex", tmp_path / "wordless", "--json").stdout

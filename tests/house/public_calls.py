@@ -21,7 +21,8 @@ from cde_rag import (
     Tenants,
     evaluate,
 )
-from cde_rag.adoption.qdrant import Adoption, adopt, catch_up, release
+from cde_rag.adoption import Adoption, PostgresTable, QdrantCollection, adopt, catch_up, release
+from cde_rag.adoption.pgvector_table import LLAMA_INDEX
 from cde_rag.collection.info import Inspection
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
@@ -31,6 +32,7 @@ from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Damage
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.tenant_stores import FolderTenants
 from cde_rag.transfer.dataframes import records, to_dataset
 
@@ -134,7 +136,10 @@ def share(embedder: ContextualEmbedder) -> list[Hit]:
 
 
 def take_over(client: QdrantClient) -> Adoption:
-    papers: Collection = adopt(client, "papers", texts="langchain", parent_key="source")
-    notes = adopt(client, "notes", texts=lambda payload: Record("", str(payload["body"])), seed=1)
-    release(client, "notes")
-    return catch_up(papers) if notes.count() else catch_up(papers, texts="langchain")
+    papers: Collection = adopt(QdrantCollection(client, "papers", "langchain"), parent_key="source")
+    source = QdrantCollection(client, "notes", lambda payload: Record("", str(payload["body"])))
+    notes = adopt(source, seed=1)
+    release(source)
+    table = adopt(PostgresTable(PgVectorStore("postgresql:///app", "papers"), "data_papers", LLAMA_INDEX))
+    release(table)
+    return catch_up(papers) if notes.count() else catch_up(papers, source)

@@ -29,7 +29,7 @@ def same(found: list[Any], expected: list[Any]) -> None:
     assert [hit["text"] for hit in found] == [hit.text for hit in expected]
 
 
-@pytest.mark.parametrize("by", ["vectors", "words", "hybrid"])
+@pytest.mark.parametrize("by", ["vectors", "bm25", "words", "hybrid"])
 def test_search_is_the_librarys(server: Running, papers: Collection, by: str) -> None:
     where = {"year": {"gte": 2010}}
     for asked in ({}, {"where": where}, {"k": 3, "offset": 2}, {"score_threshold": 0.4}):
