@@ -1,6 +1,8 @@
 """Verbs of a collection and their opposites; dry runs; names of 0.2 that say the new ones."""
 
 import hashlib
+import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,3 +109,37 @@ def test_old_names_work_and_say_the_new_ones(papers: Collection):
         assert plan_records(papers, [record]) == papers.add_records([record], dry_run=True)
     with pytest.warns(DeprecationWarning, match=r"audit\(sample=…\)$"):
         assert papers.verify(sample=4) == []
+
+
+def test_tenants_old_names_work_and_say_the_new_ones(tmp_path: Path, tiny_model: CDEModel):
+    embedder = ContextualEmbedder(tiny_model, Context.null(tiny_model))
+    with Tenants.create(FolderTenants(tmp_path / "customers", FaissStore), embedder) as tenants:
+        with pytest.warns(DeprecationWarning, match=r"tenants\.add\(name\)$"):
+            tenants.create_tenant("acme").close()
+        with pytest.warns(DeprecationWarning, match=r"tenants\.get\(name\)$"), tenants.tenant("acme") as acme:
+            acme.add(["a river"])
+        with pytest.warns(DeprecationWarning, match=r"tenants\.outgrown\(\)$"):
+            assert tenants.grown(1) == tenants.outgrown(1) == ["acme"]
+        with pytest.warns(DeprecationWarning, match=r"tenants\.drop\(name\)$"):
+            tenants.drop_tenant("acme")
+        assert tenants.names() == []
+        with pytest.raises(AttributeError):
+            tenants.search("a river")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "new"),
+    [
+        ("cde_rag.fingerprint", "stamp", "from cde_rag.stamps import stamp"),
+        ("cde_rag.readers.pgvector_table", "LANGCHAIN", "from cde_rag.adoption.pgvector_table import LANGCHAIN"),
+        ("cde_rag.collection.adopt_qdrant", "catch_up", "from cde_rag.adoption import catch_up"),
+        ("cde_rag.collection.adopt_qdrant", "adopt", "cde_rag.adoption.adopt(QdrantCollection(client, collection, "),
+        ("cde_rag.collection.adopt_pgvector", "adopt", "cde_rag.adoption.adopt(PostgresTable(store, table, columns))"),
+    ],
+)
+def test_old_modules_have_their_names_and_say_the_new_ones(module: str, name: str, new: str):
+    with pytest.warns(DeprecationWarning, match=re.escape(f"{module}.{name} is deprecated")) as warned:
+        exec(f"from {module} import {name}")
+    assert all(new in str(one.message) for one in warned)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = importlib.import_module(module).nothing

@@ -5,7 +5,7 @@ Long because its options and their help take a quarter of it.
 
 import csv
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cde_rag.records import Record
     from cde_rag.stores.base import Store
 
+_ROLES = ("id", "text", "title")
 _ROWS = frozenset({".csv", ".jsonl", ".parquet", ".tsv"})  # suffixes of records, read only where they are named
 
 
@@ -50,6 +51,25 @@ class _Options(NamedTuple):
     alone: bool
     headers: list[str] | None
     windows: bool
+
+
+def _field_names(text: str) -> dict[str, str]:
+    named = dict[str, str]()
+    for part in text.split(","):
+        role, _, field = part.partition("=")
+        if role not in _ROLES or not field or role in named:
+            raise typer.BadParameter(f"expected id=FIELD,text=FIELD,title=FIELD, or some of them, found {text!r:.80}")
+        named[role] = field
+    return named
+
+
+def _roles(fields: dict[str, str] | None, old: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the fields that --fields names, or the options before it, which are deprecated."""
+    given = {role: field for role, field in old.items() if field is not None}
+    if given:
+        names = ",".join(f"{role}={field}" for role, field in given.items())
+        typer.echo(f"--{next(iter(given))}-field is deprecated, and goes in 1.0. Write: --fields {names}", err=True)
+    return {**given, **(fields or {})}
 
 
 def index(
@@ -97,11 +117,18 @@ def index(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the numbers of records to add, embed and delete; write nothing.")
     ] = False,
-    id_field: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="[default: id, else _id, else a digest of text and parent]")
+    fields: Annotated[
+        dict[str, str] | None,
+        typer.Option(
+            parser=_field_names,
+            metavar="id=FIELD,text=FIELD,title=FIELD",
+            help="Fields of records that have these roles, or some of them. [default: text and title; id, else _id, "
+            "else a digest of text and parent]",
+        ),
     ] = None,
-    text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
-    title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
+    id_field: Annotated[str | None, typer.Option(hidden=True)] = None,  # before --fields; goes in 1.0
+    text_field: Annotated[str | None, typer.Option(hidden=True)] = None,
+    title_field: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_text: Annotated[
         list[str] | None,
         typer.Option(metavar="SUFFIX", help="Also read files of this suffix as text, such as .py; repeatable."),
@@ -169,10 +196,10 @@ def index(
     from cde_rag.readers import Fields, RecordReader
 
     csv.field_size_limit(sys.maxsize)
-    fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
+    roles = _roles(fields, {"id": id_field, "text": text_field, "title": title_field})
     reader = RecordReader(
         *sources,
-        fields=fields,
+        fields=Fields(parent=parent_key, **roles),
         skip_bad=skip_bad,
         max_characters=max_characters,
         max_line_bytes=max_line_bytes,
@@ -379,7 +406,7 @@ def _tenant_store(path: str, name: str, model: str | None) -> "Store | None":
     if not stores.common().exists():
         return None
     with Tenants.open(stores, model=model) as tenants:
-        return tenants.tenant(name).store if name in tenants.names() else None
+        return tenants.get(name).store if name in tenants.names() else None
 
 
 def _open(
@@ -444,7 +471,7 @@ def _tenant(path: str, reader: "RecordReader", name: str, *, parent_key: str | N
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--parent-key") from error
     with Tenants.open(stores, model=model) as tenants:
-        return (tenants.tenant if name in tenants.names() else tenants.create_tenant)(name).store
+        return (tenants.get if name in tenants.names() else tenants.add)(name).store
 
 
 def _create(

@@ -22,7 +22,7 @@ def test_no_way_of_searching_shows_another_tenants_records(
     """The records of every tenant have the same ids; their texts and metadata name the tenant."""
     dice, searches = random.Random(seed), 0
     with Tenants.create(tenants_at(kind, scratch / "papers"), stub(0)) as tenants:
-        collections = {name: tenants.create_tenant(name) for name in TENANTS}
+        collections = {name: tenants.add(name) for name in TENANTS}
         for _ in range(times(3, 40)):
             for name, collection in collections.items():
                 numbers = dice.sample(range(30), 8)

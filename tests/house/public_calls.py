@@ -126,13 +126,13 @@ def migrate(texts: list[str]) -> list[str]:
 
 def share(embedder: ContextualEmbedder) -> list[Hit]:
     stores = FolderTenants("customers.faiss", FaissStore)
-    Tenants.create(stores, embedder, tenant_key="customer", parent_key="source").create_tenant("acme").close()
+    Tenants.create(stores, embedder, tenant_key="customer", parent_key="source").add("acme").close()
     with Tenants.open(stores, options=EmbedderOptions(device="cpu", mini_batch_size=8)) as tenants:
-        for name in tenants.grown(512):
-            tenants.tenant(name).recontextualize()
+        for name in tenants.outgrown(512):
+            tenants.get(name).recontextualize()
         assert tenants.inspect()["acme"].tenant in tenants.names()
-        tenants.drop_tenant("globex")
-        return tenants.tenant("acme").search("a river", 3)
+        tenants.drop("globex")
+        return tenants.get("acme").search("a river", 3)
 
 
 def take_over(client: QdrantClient) -> Adoption:

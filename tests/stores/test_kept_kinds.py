@@ -72,7 +72,7 @@ def test_a_backup(kept: Path):
 def test_tenants(kept: Path):
     with Tenants.open(FolderTenants(kept / "tenants", FaissStore), model=tiny_cde_model()) as tenants:
         assert tenants.names() == ["acme", "globex"]
-        found = {name: tenants.tenant(name) for name in tenants.names()}
+        found = {name: tenants.get(name) for name in tenants.names()}
         assert [papers.verify() for papers in found.values()] == [[], []]
         assert scores(found["acme"].search("river", 3)) == [("a", 0.676508), ("b", 0.574902)]
         assert scores(found["globex"].search("river", 3)) == HITS[1:]
