@@ -248,7 +248,7 @@ def test_what_is_written_between_reading_and_writing_is_not_overwritten(
     assert texts_of(papers)["3"] == "flood of risk"
     assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in application.state()}
     assert_as_if_built(papers, tmp_path / "fresh")
-    with pytest.raises(StoreError, match="texts="):
+    with pytest.raises(StoreError, match=r"catch_up\(collection, source\)"):
         catch_up(papers)
     application.write(12, "late risk", page=1)
     assert catch_up(papers, QdrantCollection(client, "theirs", read)).added == 1
