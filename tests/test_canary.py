@@ -59,7 +59,7 @@ def lost_queries(papers: Collection) -> dict[str, list[str]]:
     vectors = new.embed_documents(texts)
     found: dict[str, list[str]] = {}
     for query in itertools.combinations(WORDS, 2):
-        (hit,) = papers.search(" ".join(query), 1)
+        (hit,) = papers.search(" ".join(query), 1, by="vectors")
         if int(hit.id) != int(np.argmax(vectors @ new.embed_queries([" ".join(query)])[0])):
             found[" ".join(query)] = [hit.id]
     return found

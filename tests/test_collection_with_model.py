@@ -65,7 +65,7 @@ def test_pieces_give_the_vectors_of_the_whole(embedder: ContextualEmbedder, tmp_
 def test_search_is_the_dot_product_of_query_and_documents(filled: Collection):
     query = "money in the bank"
     scores = filled.embedder.embed_documents(corpus(100), parents=PARENTS) @ filled.embedder.embed_queries([query])[0]
-    hits = filled.search(query, k=5)
+    hits = filled.search(query, k=5, by="vectors")
     np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1][:5], atol=1e-5)
     assert hits[0].text == corpus(100)[int(np.argmax(scores))]
 
