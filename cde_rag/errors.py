@@ -34,7 +34,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -192,7 +192,8 @@ def warn_user(message: str, category: type[CDEWarning | DeprecationWarning]) -> 
     if _LEFT_OUT.get() is category:
         return
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+    passed = _LIBRARIES | {"importlib"}  # an old name may be imported
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in passed:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=2 if frame is None else level)
 
@@ -205,6 +206,27 @@ def warn_of_old_name(old: str, new: str) -> None:
         new: Code to write instead.
     """
     warn_user(f"{old} is deprecated, and goes in 1.0. Write: {new}", DeprecationWarning)
+
+
+def old_names(
+    module: str, moved: Mapping[str, tuple[str, str]], *, instead: Mapping[str, str] | None = None
+) -> Callable[[str], object]:
+    """Return the `__getattr__` of a module whose names have moved, for the time of their deprecation.
+
+    Args:
+        module: Name of the old module.
+        moved: For each old name the module that has it, and its name there.
+        instead: Code to write instead of a name, where that is more than its import from there.
+    """
+
+    def __getattr__(name: str) -> object:  # noqa: N807 (a module's)
+        if name not in moved:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, new = moved[name]
+        warn_of_old_name(f"{module}.{name}", (instead or {}).get(name, f"from {home} import {new}"))
+        return getattr(importlib.import_module(home), new)
+
+    return __getattr__
 
 
 def _without_descriptors(handled: BaseException | None) -> str | None:

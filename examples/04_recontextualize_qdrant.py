@@ -18,7 +18,7 @@ import warnings
 from qdrant_client import QdrantClient
 
 from cde_rag.errors import TruncationWarning
-from cde_rag.adoption.qdrant import adopt, catch_up, release
+from cde_rag.adoption import QdrantCollection, adopt, catch_up, release
 from cde_rag.evaluation.demo_questions import questions
 from cde_rag.evaluation.bm25 import BM25
 from python_reference import SHORT
@@ -52,9 +52,9 @@ print(f"{len(records)} points; NDCG@10 {before.mean():.3f}")
 traffic = Traffic(application, asked)
 size = min(512, len(records) // 2)
 with under(traffic):
-    adopted = adopt(client, NAME, texts="langchain", context_size=size, parent_key="module")
+    adopted = adopt(QdrantCollection(client, NAME, "langchain"), context_size=size, parent_key="module")
     contextual = scores(names(adopted, asked), asked)
-    print(f"adopted in context {adopted.inspect().fingerprint[:16]}; written since: {catch_up(adopted).adopted}")
+    print(f"adopted in context {adopted.inspect().fingerprint[:16]}; written since: {catch_up(adopted).added}")
     moved = adopted.recontextualize(seed=1, context_size=size)
     print(f"generation {moved.generation} in context {moved.fingerprint[:16]}")
     another = scores(names(adopted, asked), asked)
@@ -82,6 +82,6 @@ print(*table(before, {"BM25": bm25, "contextual": contextual, "another context":
 
 # %%
 adopted.close()
-release(client, NAME)
+release(QdrantCollection(client, NAME, "langchain"))
 left = scores([application.search(vector) for vector in traffic.vectors], asked)
 print(f"NDCG@10 of the application: {left.mean():.3f}, as before: {bool((left == before).all())}")

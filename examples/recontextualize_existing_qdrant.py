@@ -22,7 +22,7 @@ import numpy as np
 from qdrant_client import QdrantClient, models
 
 from cde_rag import Collection, Record
-from cde_rag.adoption.qdrant import adopt, catch_up, release
+from cde_rag.adoption import adopt, catch_up, release
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.baselines import MiniLM
 from cde_rag.evaluation.bm25 import BM25
@@ -151,19 +151,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{NAME}: {len(records):,} points with vectors of MiniLM, and users who ask")
 
     size = min(512, len(records) // 2)  # documents of a context, so that two of them differ
+    source = QdrantCollection(client, NAME, texts="langchain")
     with under(traffic):
         started = time.monotonic()
-        papers = adopt(client, NAME, texts="langchain", model=given.model, context_size=size, parent_key="module")
+        papers = adopt(source, model=given.model, context_size=size, parent_key="module")
         print(f"adopted in {time.monotonic() - started:.0f} s: {papers.count():,} records beside what was there")
         after = scores(names(papers, asked), asked)
-        print(f"caught up with what the application wrote since: {catch_up(papers).adopted}")
+        print(f"caught up with what the application wrote since: {catch_up(papers).added}")
         again = papers.recontextualize(seed=1, context_size=size)
         moved = scores(names(papers, asked), asked)
         print(f"another context in {again.elapsed_s:.0f} s, as generation {again.generation}")
         papers.rollback()
         back = scores(names(papers, asked), asked)
         papers.close()
-        release(client, NAME)
+        release(source)
     print(f"users meanwhile: {traffic.answered:,} answered, {traffic.changed} otherwise than before, ", end="")
     print(f"{len(traffic.failed)} failed", *traffic.failed[:1])
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from intact import damages
 from plain_model import write_transformer
 from qdrant_client import QdrantClient
 from tiny import WORDS
@@ -211,7 +212,7 @@ def test_recontextualizing_calls_no_model(store: Store, service: Service, tmp_pa
     assert papers.embedder.fingerprint == first.fingerprint
     np.testing.assert_allclose(stored(papers, ["0"]), before, atol=1e-6)
     assert papers.recontextualize(context_size=20).embedded == 30
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_without_a_corpus_there_is_nothing_to_recontextualize(papers: Collection, service: Service) -> None:
@@ -346,7 +347,7 @@ def test_a_model_that_changes_while_it_is_in_use_is_an_error(papers: Collection,
     with pytest.raises(ModelError, match="words-1 changed while it was in use"):
         papers.add(["a new text"], ids=["new"])
     assert papers.count() == before
-    assert papers.verify() == []
+    assert damages(papers) == []
     service.seed = 0
     papers.add(["a new text"], ids=["new"])
     assert papers.search("a new text")[0].id == "new"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from intact import damages
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, Context, ContextualEmbedder
@@ -315,22 +316,24 @@ def test_a_collection_is_embedded_again_with_its_siblings(tmp_path: Path):
     papers = of_parents(tmp_path / "papers")
     found = audit_collection(papers.store, papers.embedder, papers.parent_key)
     assert (found.sampled, found.reproduced) == (COUNT, COUNT)
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
-def test_verify_sees_vectors_of_another_context(tmp_path: Path):
+def test_an_audit_sees_vectors_of_another_context(tmp_path: Path):
     """As a run without a lease could have left them: whole, with their checksums, and of another space."""
     papers = of_parents(tmp_path / "papers")
     rows = list(papers.store.scroll())[:10]
     other = THEIRS.embed_documents([row.record.text for row in rows])
     papers.store.add(rows, other, fingerprint=OURS.fingerprint)
-    assert papers.verify(sample=0) == []
-    (damage,) = papers.verify()
-    assert damage.where == "vectors"
-    assert "30 of 40" in damage.found
-    assert "mixed" in damage.found
+    assert papers.verify() == []
+    found = papers.audit()
+    assert "30 of 40" in found.advice
+    assert "mixed" in found.advice
+    with pytest.warns(DeprecationWarning, match=r"audit\(sample=…\)"):
+        (damage,) = papers.verify(sample=64)
+    assert (damage.where, damage.found) == ("vectors", found.advice)
     with pytest.raises(ValueError, match="sample"):
-        papers.verify(sample=-1)
+        papers.audit(sample=0)
 
 
 def test_records_that_are_replaced_meanwhile_are_left_out(tmp_path: Path):
@@ -351,7 +354,7 @@ def test_records_that_are_replaced_meanwhile_are_left_out(tmp_path: Path):
     assert COUNT - 8 <= found.sampled < COUNT
 
 
-def test_verify_looks_elsewhere_each_time(tmp_path: Path):
+def test_an_audit_looks_elsewhere_with_another_seed(tmp_path: Path):
     """A run or writer leaves vectors that stand together, such as the tenth of a collection that one write replaced."""
     texts = [f"{text} {number}" for number in range(10) for text in TEXTS]
     papers = Collection.create(FaissStore(tmp_path / "papers"), OURS)
@@ -359,7 +362,7 @@ def test_verify_looks_elsewhere_each_time(tmp_path: Path):
     rows = list(papers.store.scroll())[120:160]
     other = THEIRS.embed_documents([row.record.text for row in rows])
     papers.store.add(rows, other, fingerprint=OURS.fingerprint)
-    assert sum(bool(papers.verify(sample=16)) for _ in range(20)) > 8  # each finds one with 0.82
+    assert sum(bool(papers.audit(sample=16, seed=seed).others) for seed in range(20)) > 8  # each finds one with 0.82
 
 
 def test_an_empty_collection_is_whole(tmp_path: Path):

@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from intact import damages
 from tiny import WORDS
 from typer.testing import CliRunner
 
@@ -58,7 +59,7 @@ def lost_queries(papers: Collection) -> dict[str, list[str]]:
     vectors = new.embed_documents(texts)
     found: dict[str, list[str]] = {}
     for query in itertools.combinations(WORDS, 2):
-        (hit,) = papers.search(" ".join(query), 1)
+        (hit,) = papers.search(" ".join(query), 1, by="vectors")
         if int(hit.id) != int(np.argmax(vectors @ new.embed_queries([" ".join(query)])[0])):
             found[" ".join(query)] = [hit.id]
     return found
@@ -146,7 +147,7 @@ def test_a_run_ends_although_more_comes_in_all_the_time(papers: Collection, monk
     assert report.generation == 2
     assert report.documents == papers.count() == report.embedded > 30
     assert store.generations()[1].vectors == report.documents
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_a_run_ends_although_more_comes_in_than_it_can_embed(papers: Collection, monkeypatch: pytest.MonkeyPatch):
@@ -184,7 +185,7 @@ def test_writers_that_never_rest_lose_nothing(papers: Collection, tiny_model: CD
     thread.join()
     assert report.generation == 2
     assert {record.id for record in papers.scroll()} == {*(str(number) for number in range(30)), *added}
-    assert papers.verify() == []
+    assert damages(papers) == []
     assert all(papers.get([id_]) for id_ in added)
     assert papers.rollback().generation == 1
     assert papers.count() == 30 + len(added)

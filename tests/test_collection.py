@@ -19,6 +19,7 @@ import pytest
 from brute_force_store import BruteForceStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from intact import damages
 
 from cde_rag._validation import digest
 from cde_rag.collection.collection import Collection
@@ -795,7 +796,7 @@ def test_what_scroll_gave_may_be_deleted(papers: Collection):
 
 
 def test_verify_reads_the_context(papers: Collection):
-    assert papers.verify() == []
+    assert damages(papers) == []
     data = bytearray(papers.store.context())
     data[-1] ^= 1
     with mock.patch.object(papers.store, "context", return_value=bytes(data)):

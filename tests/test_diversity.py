@@ -87,7 +87,7 @@ def test_search_by_vector_is_search():
     papers.add([f"{word} {number}" for word in ("river", "money") for number in range(10)])
     queries = ["river", "money 3"]
     vectors, space = papers.embedder.embed_queries(queries), papers.embedder.fingerprint
-    assert papers.store.search(vectors, 4, fingerprint=space) == papers.search_batch(queries, 4)
+    assert papers.store.search(vectors, 4, fingerprint=space) == papers.search_batch(queries, 4, by="vectors")
     stored = papers.store.vectors([papers.search("money 3", 1, by="vectors")[0].id], fingerprint=space)
     (itself,) = papers.store.search(stored, 1, fingerprint=space)
     assert itself[0].score == pytest.approx(1, abs=1e-5)

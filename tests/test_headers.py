@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, Record
 from cde_rag.cli import app
-from cde_rag.collection.collection import plan_records
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.headers import with_headers
 
@@ -59,7 +58,7 @@ def test_adding_again_changes_nothing_and_a_new_heading_embeds_anew(tmp_path: Pa
         assert papers.add_records(PAGE).unchanged == 3
         assert papers.add_records([row.record for row in papers.store.scroll()]).unchanged == 3  # as they are stored
         moved = Record("b", "Run the other installer.", "", {"section": "macOS", "page": "p"})
-        assert plan_records(papers, [moved]).embedded == 1
+        assert papers.add_records([moved], dry_run=True).embedded == 1
         assert papers.add_records([moved]).replaced == 1
         assert papers.search("macos", 1, by="words")[0].id == "b"
 

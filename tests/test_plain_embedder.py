@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from intact import damages
 from plain_model import PROMPTS, write_static, write_transformer
 from sentence_transformers import SentenceTransformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
@@ -211,7 +212,7 @@ def assert_as_if_built(collection: Collection, place: Path) -> None:
         fresh.store.vectors(ids, fingerprint=fresh.embedder.fingerprint),
         atol=1e-5,
     )
-    assert collection.verify() == []
+    assert damages(collection) == []
 
 
 def test_to_a_context_and_back_while_readers_follow(
@@ -414,7 +415,7 @@ def test_a_collection_keeps_windows(plain: ContextualEmbedder, windowed: Context
     assert again.embedder.context.identity == windowed.context.identity
     assert again.inspect().windows
     assert again.search(LONG[4], 2) == papers.search(LONG[4], 2)
-    assert papers.verify() == []
+    assert damages(papers) == []
     with pytest.raises(ContextMismatchError, match="the same model with windows=True"):
         Collection.open(papers.store, model=plain)
     assert papers.recontextualize(embedder=plain).embedded == len(LONG)

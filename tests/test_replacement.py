@@ -13,12 +13,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from intact import damages
 from qdrant_client import QdrantClient
 from test_writing import Embedder
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.collection.collection import plan_records
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.replacement import missing_documents, unread_passages
 from cde_rag.indexing.upsert import AddReport
@@ -84,7 +84,7 @@ def check_is_fresh(collection: Collection, *sources: Path) -> None:
     shutil.rmtree(sources[0].parent / "fresh.faiss")
     assert found == expected
     np.testing.assert_allclose(vectors, theirs, atol=1e-5)
-    assert collection.verify() == []
+    assert damages(collection) == []
 
 
 def test_a_shortened_document_loses_its_old_passages_and_is_embedded_once(
@@ -93,7 +93,7 @@ def test_a_shortened_document_loses_its_old_passages_and_is_embedded_once(
     with created(FaissStore(tmp_path / "p"), embedder) as papers:
         assert papers.add_records(reader(docs)) == AddReport(added=16)
         write(docs / "a.md", 3, seed=1)
-        planned = plan_records(papers, reader(docs))
+        planned = papers.add_records(reader(docs), dry_run=True)
         embedder.embedded.clear()
         assert papers.add_records(reader(docs)) == AddReport(replaced=3, unchanged=7, deleted=6)
         assert len(embedder.embedded) == planned.embedded == 3  # with the siblings of now, once

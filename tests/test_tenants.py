@@ -11,6 +11,7 @@ from brute_force_store import BruteForceStore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from intact import damages
 from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model
 
@@ -124,7 +125,7 @@ class Interleaved(RuleBasedStateMachine):
     def drop(self, name: str) -> None:
         if name in self.oracle:
             self.collections.pop(name).close()
-            self.tenants.drop_tenant(name)
+            self.tenants.drop(name)
             del self.oracle[name]
 
     @rule()
@@ -168,9 +169,9 @@ class Interleaved(RuleBasedStateMachine):
     def of(self, name: str) -> Collection:
         if name not in self.oracle:
             self.oracle[name], self.ever[name] = {}, set()
-            self.collections[name] = self.tenants.create_tenant(name)
+            self.collections[name] = self.tenants.add(name)
         if name not in self.collections:
-            self.collections[name] = self.tenants.tenant(name)
+            self.collections[name] = self.tenants.get(name)
         return self.collections[name]
 
     def teardown(self) -> None:
@@ -200,25 +201,25 @@ def test_different_names_have_different_places(one: str, other: str) -> None:
 
 
 def test_hostile_names_are_names(tenants: Tenants, opener: Callable[[], TenantStores], tmp_path: Path) -> None:
-    names = HOSTILE[:6] if isinstance(tenants.create_tenant("x").store, QdrantEdgeStore) else HOSTILE
+    names = HOSTILE[:6] if isinstance(tenants.add("x").store, QdrantEdgeStore) else HOSTILE
     for name in names:
-        with tenants.create_tenant(name) as collection:
+        with tenants.add(name) as collection:
             collection.add([f"money {name!r}"], ids=["1"])
     assert tenants.names() == sorted([*names, "x"])
     for name in names:
-        with tenants.tenant(name) as collection:
+        with tenants.get(name) as collection:
             assert [hit.text for hit in collection.search("money", 9)] == [f"money {name!r}"]
             assert collection.inspect().tenant == name
     assert {path.name for path in tmp_path.iterdir()} <= {"papers"}
-    tenants.drop_tenant(names[0])
+    tenants.drop(names[0])
     assert tenants.names() == sorted([*names[1:], "x"])
-    tenants.create_tenant(names[0]).close()
-    assert tenants.tenant(names[0]).count() == 0
+    tenants.add(names[0]).close()
+    assert tenants.get(names[0]).count() == 0
 
 
 @pytest.mark.parametrize("name", ["", "  ", "\ud800", "x" * (LONGEST_NAME + 1)], ids=["", "blank", "surrogate", "long"])
 def test_what_is_no_name(tenants: Tenants, name: str) -> None:
-    for call in (tenants.tenant, tenants.create_tenant, tenants.drop_tenant):
+    for call in (tenants.get, tenants.add, tenants.drop):
         with pytest.raises(TenantError, match="name of a tenant"):
             call(name)
     assert tenants.names() == []
@@ -261,7 +262,7 @@ def test_a_collection_is_no_place_of_tenants(opener: Callable[[], TenantStores],
 
 
 def test_a_record_of_another_tenant_is_refused(tenants: Tenants) -> None:
-    acme = tenants.create_tenant("acme")
+    acme = tenants.add("acme")
     theirs = Record("2", "river", metadata={"tenant": "globex"})
     for call in (
         lambda: acme.add_records([Record("1", "bank"), theirs]),
@@ -276,22 +277,22 @@ def test_a_record_of_another_tenant_is_refused(tenants: Tenants) -> None:
     report = acme.add(["river", "bank"], metadata=[{"tenant": "acme"}, {}])
     assert (report.added, acme.count({"tenant": "acme"})) == (2, 2)
     assert acme.add(["river"], metadata=[{}]).unchanged == 1
-    with pytest.raises(TenantError, match="create_tenant"):
-        tenants.tenant("globex")
+    with pytest.raises(TenantError, match=r"tenants\.add"):
+        tenants.get("globex")
     with pytest.raises(TenantError, match="new"):
-        tenants.create_tenant("acme")
+        tenants.add("acme")
 
 
 def test_a_store_in_another_tenants_place_is_refused(tmp_path: Path, tiny_model: CDEModel) -> None:
     place = FolderTenants(tmp_path / "papers", FaissStore)
     tenants = Tenants.create(place, ContextualEmbedder.from_corpus(SHARED, model=tiny_model))
     for name in ("acme", "globex"):
-        tenants.create_tenant(name).close()
+        tenants.add(name).close()
     folder = tmp_path / "papers/tenants"
     shutil.rmtree(folder / place_key("acme"))
     (folder / place_key("globex")).rename(folder / place_key("acme"))
     with pytest.raises(TenantError, match="in its place"):
-        tenants.tenant("acme")
+        tenants.get("acme")
 
 
 # Small and grown
@@ -300,21 +301,21 @@ def test_a_store_in_another_tenants_place_is_refused(tmp_path: Path, tiny_model:
 def test_a_tenant_begins_in_the_context_in_common(
     tenants: Tenants, opener: Callable[[], TenantStores], tiny_model: CDEModel
 ) -> None:
-    acme, globex = tenants.create_tenant("acme"), tenants.create_tenant("globex")
+    acme, globex = tenants.add("acme"), tenants.add("globex")
     acme.add([f"river bank {number}" for number in range(9)])
     globex.add(["credit risk"])
     assert {name: one.common_context for name, one in tenants.inspect().items()} == {"acme": True, "globex": True}
-    assert tenants.grown(5) == ["acme"]
+    assert tenants.outgrown(5) == ["acme"]
     before = globex.embedder.fingerprint
     acme.recontextualize(context_size=4)
     assert acme.inspect().common_context is False
     assert acme.inspect().context_documents_seen == 9
     assert globex.embedder.fingerprint == tenants.common_embedder.fingerprint == before != acme.embedder.fingerprint
-    assert (tenants.grown(5), tenants.grown(1)) == ([], ["globex"])
+    assert (tenants.outgrown(5), tenants.outgrown(1)) == ([], ["globex"])
     assert acme.drift(context_size=4).documents == 9
-    assert acme.verify() == globex.verify() == []
+    assert damages(acme) == damages(globex) == []
     acme.close()
-    with Tenants.open(opener(), model=tiny_model) as again, again.tenant("acme") as same:
+    with Tenants.open(opener(), model=tiny_model) as again, again.get("acme") as same:
         assert same.search("river bank", 1)[0].metadata == {"tenant": "acme"}
         same.rollback()
         assert inspect(same.store).common_context is True
@@ -331,7 +332,7 @@ def test_a_tenant_key_is_any_field(opener: Callable[[], TenantStores], tiny_mode
     embedder = ContextualEmbedder.from_corpus(SHARED, model=tiny_model)
     with (
         Tenants.create(opener(), embedder, tenant_key="org.id") as tenants,
-        tenants.create_tenant("acme") as acme,
+        tenants.add("acme") as acme,
     ):
         acme.add(["the river", "a bank"], metadata=[{}, {"org": {"id": "acme"}}])
         assert [record.metadata for record in acme.scroll({"org.id": "acme"})] == [
@@ -352,9 +353,9 @@ def test_names_of_collections_that_only_look_like_tenants(tiny_model: CDEModel) 
     embedder = ContextualEmbedder.from_corpus(SHARED, model=tiny_model)
     for name in ("a", "a__cde_tenant_x", "a.b"):
         tenants = Tenants.create(QdrantTenants(client, name), embedder)
-        tenants.create_tenant(f"of {name}").close()
+        tenants.add(f"of {name}").close()
     assert Tenants.open(QdrantTenants(client, "a"), model=tiny_model).names() == ["of a"]
-    Tenants.open(QdrantTenants(client, "a"), model=tiny_model).drop_tenant("of a")
+    Tenants.open(QdrantTenants(client, "a"), model=tiny_model).drop("of a")
     found = {collection.name for collection in client.get_collections().collections}
     assert not any(name.startswith(f"a__cde_tenant_{place_key('of a')}") for name in found)
     assert QdrantStore(client, "a").exists()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tiny import tiny_cde_model
 
 from cde_rag import Collection, Context, ContextualEmbedder, Record
-from cde_rag.collection.collection import plan_records
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.upsert_plan import difference, plan_upsert, stale_passages
@@ -100,11 +99,11 @@ def test_a_plan_counts_what_the_upsert_does(
     with Collection.create(FaissStore(folder / "books"), EMBEDDER, parent_key="book") as books:
         for wanted in (before, after):
             records = [record(name, f"river {text} {name}", book) for name, (text, book) in wanted.items()]
-            plan, held = plan_records(books, records), books.count()
+            plan, held = books.add_records(records, dry_run=True), books.count()
             assert books.count() == held
             EMBEDDER.embedded = 0
             report = books.add_records(records)
             counts = (report.added, report.replaced, report.updated, report.unchanged)
             assert (plan.added, plan.replaced, plan.updated, plan.unchanged) == counts
             assert plan.embedded == EMBEDDER.embedded
-            assert plan_records(books, records).embedded == 0
+            assert books.add_records(records, dry_run=True).embedded == 0

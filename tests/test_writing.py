@@ -16,7 +16,6 @@ from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.collection.collection import plan_records
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.indexing import made_vectors
@@ -370,9 +369,9 @@ def test_what_is_written_at_once_has_all_vectors_before_also_of_passages_that_mo
 
         moved = [replace(record, metadata={"page": "b"}) for record in before[1:3]]
         records = [*moved, replace(before[3], text="another text"), Record("new", "a new one", metadata={"page": "b"})]
-        planned = plan_records(papers, records).embedded
+        planned = papers.add_records(records, dry_run=True).embedded
         embedder.begin = begin
         papers.add_records(records, at_once=True)
         assert calls == [planned]
         embedder.begin = lambda _: None
-        assert papers.verify(sample=100) == []
+        assert papers.audit(sample=100).others == ()

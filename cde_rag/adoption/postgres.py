@@ -1,20 +1,21 @@
 """Adoption of a table of PostgreSQL that another application keeps, such as LangChain's or LlamaIndex's.
 
 The table is only read. Its texts become a Collection in a schema of the same database, with vectors of our model, and
-`catch_up` brings it up to date with the table: texts are compared by digest, and only those that changed are embedded.
-The application reads and writes its table as before, and `release` drops the schema.
+`catch_up_table` brings it up to date with the table: texts are compared by digest, and those that changed are embedded.
+Its application reads and writes the table as before, and `release_table` drops the schema.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cde_rag.adoption.pgvector_table import TableColumns, qualified_table, table_records
+from cde_rag.adoption.report import Adoption
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import create_in, settings_of
-from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
@@ -23,29 +24,6 @@ from cde_rag.records import Record, embedded_text, usable, why_none
 from cde_rag.stores.postgres import PgVectorStore
 
 _TABLE: Final = "table"  # key of the settings that name the table
-
-
-@dataclass(frozen=True, slots=True)
-class TableChanges:
-    """Result of `catch_up`, in records.
-
-    Attributes:
-        added: New ones.
-        replaced: Those whose text or title changed.
-        updated: Those of which only the metadata changed.
-        deleted: Those whose row is gone.
-        skipped: Rows without a usable text, id or metadata, and rows of an id that came before.
-        documents: Records in the collection now.
-        elapsed_s: Seconds.
-    """
-
-    added: int
-    replaced: int
-    updated: int
-    deleted: int
-    skipped: int
-    documents: int
-    elapsed_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +51,13 @@ class _Table:
         return cls(found["name"], TableColumns(*found["columns"]), found["collection"]), store
 
 
-def adopt(
+def adopt_table(
     store: PgVectorStore,
     table: str,
     columns: TableColumns,
     *,
     collection: str | None = None,
-    model: str | Path | CDEModel | None = None,
+    model: "str | Path | CDEModel | AnyModel | None" = None,
     embedder: Embedder | None = None,
     context_size: int | None = None,
     seed: int = 0,
@@ -127,7 +105,10 @@ def adopt(
             texts = (embedded_text(record) for record in wanted.records(store))
             try:
                 embedder = ContextualEmbedder.from_corpus(
-                    texts, model="cde-mini" if model is None else model, context_size=context_size, seed=seed
+                    texts,
+                    model=cast(CDEModel, "cde-mini" if model is None else model),
+                    context_size=context_size,
+                    seed=seed,
                 )
             except CorpusError as error:
                 raise CorpusError(f"{table}: {error}") from error
@@ -138,11 +119,11 @@ def adopt(
             raise CorpusError(f"{wanted.name}: none of {rows} rows can be a record: {why} {given}.")
         create_in(store, embedder, {**settings, _TABLE: wanted.settings()})
         opened = Collection(store, embedder)
-    catch_up(opened, on_progress=on_progress)
+    catch_up_table(opened, on_progress=on_progress)
     return opened
 
 
-def catch_up(collection: Collection, *, on_progress: Callable[[Progress], None] | None = None) -> TableChanges:
+def catch_up_table(collection: Collection, *, on_progress: Callable[[Progress], None] | None = None) -> Adoption:
     """Bring an adopted collection up to date with its table, as of one instant; call it as often as you like.
 
     Until then searches return the texts of the last call. Records that were added through the Collection, and are not
@@ -150,7 +131,7 @@ def catch_up(collection: Collection, *, on_progress: Callable[[Progress], None] 
     rest.
 
     Args:
-        collection: Result of `adopt`, opened in any way.
+        collection: Result of `adopt_table`, opened in any way.
         on_progress: Called after each write.
 
     Raises:
@@ -178,7 +159,7 @@ def catch_up(collection: Collection, *, on_progress: Callable[[Progress], None] 
         report = collection.add_records(records(), on_progress=on_progress)
         deleted = collection.delete([record.id for record in collection.scroll() if record.id not in seen])
     changes = {name: count for name, count in asdict(report).items() if name in ("added", "replaced", "updated")}
-    return TableChanges(
+    return Adoption(
         **changes,
         deleted=deleted,
         skipped=skipped,
@@ -187,7 +168,7 @@ def catch_up(collection: Collection, *, on_progress: Callable[[Progress], None] 
     )
 
 
-def release(collection: Collection) -> None:
+def release_table(collection: Collection) -> None:
     """Drop the schema of an adopted collection; the table was never touched.
 
     Raises:

@@ -7,13 +7,14 @@ each side's changes on the other.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from cde_rag.adoption.payload_schemas import Reading, Texts, reading
-from cde_rag.adoption.qdrant_points import AdoptingStore, Foreign, only_here, release
+from cde_rag.adoption.qdrant_points import AdoptingStore, Foreign, release_points
+from cde_rag.adoption.report import Adoption
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import settings_of
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model, contextual
@@ -30,30 +31,11 @@ if TYPE_CHECKING:
 
     from cde_rag.embedders.contextual import AnyModel
 
-__all__ = ["Adoption", "adopt", "catch_up", "foreign_records", "only_here", "release"]
-
 _PAGE: Final = 512  # points read at once
 _PASSES: Final = 8  # over what was written meanwhile; what comes after waits for the next call
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
-    """Result of a run.
-
-    Attributes:
-        adopted: Number of new records.
-        skipped: Number of points without a text, or with metadata that is invalid for a record.
-        documents: Number of records in the collection now.
-        elapsed_s: Seconds.
-    """
-
-    adopted: int
-    skipped: int
-    documents: int
-    elapsed_s: float
-
-
-def adopt(
+def adopt_points(
     client: "QdrantClient",
     collection: str,
     *,
@@ -70,7 +52,8 @@ def adopt(
     """Turn the points of an existing Qdrant collection into a Collection, without affecting its other readers.
 
     After a crash at any instant the old vectors and payloads are intact, and the same call resumes, in the Context of
-    its first run. Open the result with `Collection.open(QdrantStore(client, collection))`; `release` removes it again.
+    its first run. Open the result with `Collection.open(QdrantStore(client, collection))`; `release_points` removes it
+    again.
 
     Args:
         client: Client of a server from Qdrant 1.18 on, or in local mode.
@@ -138,7 +121,7 @@ def adopt(
     return adopted
 
 
-def catch_up(
+def catch_up_points(
     collection: Collection,
     *,
     texts: Texts | None = None,
@@ -149,16 +132,25 @@ def catch_up(
     After an error or a kill the parts that were written stay, and the next call does the rest.
 
     Args:
-        collection: Result of `adopt`, opened in any way.
-        texts: As given to `adopt`, if that was a function.
+        collection: Result of `adopt_points`, opened in any way.
+        texts: As given to `adopt_points`, if that was a function.
         on_progress: Called after each write.
 
     Raises:
         StoreError: It was not adopted, it needs `texts`, or another run is in progress.
     """
     if (texts := _begun_with(collection) if texts is None else texts) is None:
-        raise StoreError("Expected the function that reads payloads, found none: catch_up(collection, texts=…).")
+        raise StoreError("Expected the function that reads payloads, found none: catch_up(collection, source).")
     return _take_in(collection, reading(texts), on_progress)
+
+
+def release_collection(collection: Collection) -> None:
+    """Release an adopted collection and close it; raises as `release_points`."""
+    store = collection.store
+    if not isinstance(store, QdrantStore):
+        raise StoreError(f"Expected a collection in Qdrant, found one in {type(store).__name__}.")
+    release_points(store.client, store.collection)
+    collection.close()
 
 
 def foreign_records(client: "QdrantClient", collection: str, *, texts: Texts) -> Iterator[Record]:
@@ -169,7 +161,7 @@ def foreign_records(client: "QdrantClient", collection: str, *, texts: Texts) ->
     Args:
         client: Client of any server, or in local mode.
         collection: Its name, or an alias of it.
-        texts: As in `adopt`.
+        texts: As in `adopt_points`.
 
     Raises:
         StoreError: There is no such collection.
@@ -265,7 +257,7 @@ def _take_in(collection: Collection, read: Reading, on_progress: Callable[[Progr
             left = now
             adopting.add_records(_records(store, read, parent_key, skipped), on_progress=tell)
     documents = kept.count()
-    return Adoption(documents - before, len(skipped), documents, time.monotonic() - started)
+    return Adoption(documents - before, 0, 0, 0, len(skipped), documents, time.monotonic() - started)
 
 
 def _records(store: AdoptingStore, read: Reading, parent_key: str | None, skipped: set[str]) -> Iterator[Record]:

@@ -249,7 +249,7 @@ def only_here(client: QdrantClient, collection: str) -> Iterator[str]:
             return
 
 
-def release(client: QdrantClient, collection: str) -> None:
+def release_points(client: QdrantClient, collection: str) -> None:
     """Remove all data of this library from an adopted collection; after a crash, repeat the call.
 
     Args:
@@ -292,7 +292,7 @@ def _give_up(client: QdrantClient, collection: str) -> None:
         raise StoreError(
             f"{collection}: expected records that are its application's, too; found {len(ours)} that were added "
             f"through the collection, such as {ours[0]!r:.80}. Delete them; "
-            "cde_rag.adoption.qdrant.only_here lists them."
+            "cde_rag.adoption.qdrant_points.only_here lists them."
         )
     call(lambda: client.update_collection(collection, metadata={METADATA: {"released": True}}))
 

@@ -25,7 +25,7 @@ app = command_line()
 _SHORT = {  # in the list of commands, at 80 columns
     "index": "Add a folder, files or records to a collection.",
     "search": "Search a collection.",
-    "count": "Count passages, all or by a filter.",
+    "count": "Deprecated: inspect --where counts passages.",
     "inspect": "Show a collection's size, model and context.",
     "verify": "Compare a collection with its checksums.",
     "reindex": "Rebuild the BM25 and filter indexes.",

@@ -85,10 +85,8 @@ def _is_collection(target: str) -> bool:
 
 def _of_collection(place: str, model: str | None, sample: int, seed: int) -> "Audit":
     """Audit a cde-rag collection, each passage with its siblings."""
-    from cde_rag.indexing.audit import audit_collection
-
     with open_collection(existing(place), model) as opened:
-        return audit_collection(opened.store, opened.embedder, opened.parent_key, sample=sample, seed=seed)
+        return opened.audit(sample=sample, seed=seed)
 
 
 def _prefixes(document: str | None, query: str | None) -> dict[str, str] | None:

@@ -213,13 +213,13 @@ def count(
     tenant: TenantOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count the passages of a collection, or those that match a filter as in search. Needs no model.
+    """Count passages. Deprecated: inspect --where says the number among the other figures.
 
     \b
-    Examples:
-      cde-rag count papers.faiss
-      cde-rag count papers.faiss --where '{"year": {"gte": 2020}}' --json
+    Example:
+      cde-rag inspect papers.faiss --where '{"year": {"gte": 2020}}'
     """
+    typer.echo("cde-rag count is deprecated, and goes in 1.0. Write: cde-rag inspect COLLECTION --where JSON", err=True)
     with contextlib.closing(existing(collection, tenant)) as store:
         found = store.count(where)
         nothing = "" if found or where is None else explain_no_hits(store, where, None, "vectors")
@@ -230,6 +230,7 @@ def count(
 
 def inspect(
     collection: CollectionArgument,
+    where: WhereOption = None,
     erasure: Annotated[
         bool, typer.Option("--erasure", help="Also read every passage, to find deleted ones in the context.")
     ] = False,
@@ -241,6 +242,8 @@ def inspect(
     \b
     Examples:
       cde-rag inspect papers.faiss --json
+      # how many passages match a filter, as in search?
+      cde-rag inspect papers.faiss --where '{"year": {"gte": 2020}}'
       # are deleted documents still in its context?
       cde-rag inspect papers.faiss --erasure
     """
@@ -249,6 +252,10 @@ def inspect(
 
     store = existing(collection, tenant)
     fields = asdict(inspect_store(store))
+    if where is not None:
+        fields["matching"] = store.count(where)
+        if not fields["matching"]:
+            typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
     erasures = [asdict(one) for one in find_erasures(store)] if erasure else []
     if as_json:
         print_json(fields | {"erasure": erasures} if erasure else fields)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.indexing.backfill import Recontextualization
     from cde_rag.indexing.canary import Canary
+    from cde_rag.indexing.recontextualization import Estimate
 
 
 def recontextualize(
@@ -67,7 +68,7 @@ def recontextualize(
         int, typer.Option(min=0, help="Maximum number of canary queries that may fail in the new context.")
     ] = 0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate the cost with the current model, and change nothing.")
+        bool, typer.Option("--dry-run", help="Estimate cost and gain with the current model, and change nothing.")
     ] = False,
     workers: WorkersOption = None,
     ray: RayOption = None,
@@ -91,26 +92,23 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --workers 8  # embed in eight processes
       cde-rag recontextualize papers.faiss --ray auto  # or on a Ray cluster
     """
-    from cde_rag.indexing.recontextualization import Estimate, estimate, samples_the_same
+    from cde_rag.indexing.recontextualization import samples_the_same
     from cde_rag.models import CDEModel
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     known = None if canary is None else _canary(canary, may_lose)
     with open_collection(existing(collection, tenant), model) as opened:
+        target = None if to_model is None else CDEModel.from_pretrained(to_model)
+        if dry_run:
+            cost = opened.recontextualize(
+                seed=seed, context_size=context_size, strategy=strategy, windows=windows, model=target, dry_run=True
+            )
+            _print_cost(cost, opened.embedder.context.size, as_json)
+            return
         same = to_model is None and samples_the_same(
             opened.store, opened.embedder, seed=seed, context_size=context_size, strategy=strategy, windows=windows
         )
-        if dry_run and same and not as_json:
-            typer.echo(f"Nothing to do: {nothing_new(opened.embedder.context.size)}")
-            return
-        if dry_run and same:
-            print_json(asdict(Estimate(0, 0, 0.0, 0)))
-            return
-        if dry_run:
-            cost = asdict(estimate(opened.store, opened.embedder, opened.parent_key))
-            print_json(cost) if as_json else print_fields(cost | {"seconds": f"{cost['seconds']:.1f}"})
-            return
         before = opened.store.manifest().generation
         if opened.count() and not same:
             _print_estimate(opened, collection)
@@ -120,13 +118,31 @@ def recontextualize(
                 context_size=context_size,
                 strategy=strategy,
                 windows=windows,
-                model=None if to_model is None else CDEModel.from_pretrained(to_model),
+                model=target,
                 canary=known,
                 on_progress=updating(update),
             )
     if report.generation == before:
         typer.echo("Nothing to do: the passages that were sampled are the context that it has.", err=True)
     _print_report(report, as_json)
+
+
+def _print_cost(cost: "Estimate", context_size: int, as_json: bool) -> None:
+    """Print the result of a dry run."""
+    fields = asdict(cost)
+    if as_json:
+        print_json(fields)
+    elif not cost.documents:
+        typer.echo(f"Nothing to do: {nothing_new(context_size)}")
+    else:
+        shown: dict[str, Any] = {"seconds": f"{cost.seconds:.1f}"}
+        del fields["interval"]
+        if cost.gain is None or cost.interval is None:
+            del fields["gain"]
+        else:
+            low, high = cost.interval
+            shown["gain"] = f"{cost.gain:+.3f} NDCG@10 (90 %: {low:+.3f} … {high:+.3f})"
+        print_fields(fields | shown)
 
 
 def _print_estimate(opened: "Collection", path: str) -> None:

@@ -203,7 +203,7 @@ def _opened_tenants(paths: list[str], names: set[str], model: str | None) -> "di
         name, place = _named(path)
         with Tenants.open(tenant_stores(place), model=model) as tenants:
             for tenant in names.intersection(tenants.names()):
-                found.setdefault(tenant, {})[name] = tenants.tenant(tenant)
+                found.setdefault(tenant, {})[name] = tenants.get(tenant)
     if missing := sorted(names - found.keys()):
         raise CDEError(
             f"The file of tenants' keys names {missing[0]!r:.80}, and no PATH has a tenant of this name. Make it with: "

@@ -3,24 +3,25 @@
 Long because every method documents its arguments and errors; the procedures are in `indexing` and `search`.
 """
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, overload
 
-from cde_rag._validation import check_ids, check_positive, check_whole, named_keywords
+from cde_rag._validation import check_ids, check_positive, named_keywords
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
-from cde_rag.indexing.audit import SAMPLE, audit_collection
+from cde_rag.errors import ContextError, ContextMismatchError, ModelError, StoreError, warn_of_old_name
+from cde_rag.indexing.audit import SAMPLE, Audit, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
+from cde_rag.indexing.recontextualization import Estimate, estimate, samples_the_same
 from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
@@ -35,12 +36,13 @@ from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
 from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
-from cde_rag.transfer.backup import Backup, back_up
-from cde_rag.transfer.parquet import Transfer, export_collection
+from cde_rag.transfer.backup import Backup, back_up, check_no_tenants, restore
+from cde_rag.transfer.parquet import Transfer, export_collection, import_collection
 
 if TYPE_CHECKING:
     from cde_rag.models import CDEModel
 
+PROBED: Final = 64  # documents that the gain is estimated on before a move; `drift` takes more
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 
 
@@ -201,6 +203,94 @@ class Collection(ProcessBound):
         made.add_records(records, on_progress=on_progress)
         return made
 
+    @classmethod
+    @named_keywords
+    def restore(
+        cls,
+        folder: str | Path,
+        store: Store | str | Path,
+        *,
+        model: "str | Path | CDEModel | AnyModel | None" = None,
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
+    ) -> "Collection":
+        """Restore a collection from its `backup`, and open it. Every file is compared with its checksum first.
+
+        Args:
+            folder: Folder of the backup; not modified.
+            store: As in `create`. A FaissStore for the backup of one, a store of any kind for other backups.
+            model: As in `open`, like `options`.
+            options: Device, dtype and batch size.
+
+        Raises:
+            ModelError: There is no model of the stored name. The collection is restored: open it with `model=…`.
+            StoreError: There is a collection already, the store cannot be written or is of another kind, or the backup
+                holds a link.
+            StoreFormatError: The backup is damaged, of a newer format, or no backup.
+            TenantError: It is a backup of tenants, which `cde_rag.transfer.backup.restore` restores.
+        """
+        check_no_tenants(folder)
+        store = _store_at(store)
+        restore(folder, store)
+        return cls.open(store, model=model, options=options)
+
+    @classmethod
+    @named_keywords
+    def import_(
+        cls,
+        path: str | Path,
+        store: Store | str | Path,
+        *,
+        model: "str | Path | CDEModel | AnyModel | None" = None,
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> "Collection":
+        """Import the file of an `export` into an empty store of any kind, and open it; nothing is embedded.
+
+        The complete file is read and verified before anything is written. After a crash the collection cannot be
+        opened, and the same call resumes.
+
+        Args:
+            path: Path of the file.
+            store: As in `create`.
+            model: As in `open`, like `options`.
+            options: Device, dtype and batch size.
+            on_progress: Called after each row group.
+
+        Raises:
+            ContextFormatError: The Context in the file is damaged, or of a newer format.
+            MissingExtraError: pyarrow is not installed.
+            ModelError: There is no model of the stored name. The collection is imported: open it with `model=…`.
+            StoreError: There is a collection in the store already, or it cannot be written.
+            StoreFormatError: The file is truncated, changed, of a newer format, or no export.
+        """
+        store = _store_at(store)
+        import_collection(path, store, on_progress=on_progress)
+        return cls.open(store, model=model, options=options)
+
+    @overload
+    def add(
+        self,
+        texts: Iterable[str],
+        *,
+        ids: Iterable[str] | None = None,
+        titles: Iterable[str] | None = None,
+        metadata: Iterable[Mapping[str, Any]] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        dry_run: Literal[False] = False,
+    ) -> AddReport: ...
+
+    @overload
+    def add(
+        self,
+        texts: Iterable[str],
+        *,
+        ids: Iterable[str] | None = None,
+        titles: Iterable[str] | None = None,
+        metadata: Iterable[Mapping[str, Any]] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        dry_run: Literal[True],
+    ) -> AddPlan: ...
+
     @named_keywords
     def add(
         self,
@@ -210,7 +300,8 @@ class Collection(ProcessBound):
         titles: Iterable[str] | None = None,
         metadata: Iterable[Mapping[str, Any]] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
-    ) -> AddReport:
+        dry_run: bool = False,
+    ) -> AddReport | AddPlan:
         """Upsert texts: add them, or replace those of the same id. Streams: any iterable, chunk by chunk.
 
         A call is not atomic: parts of some seconds are written one by one, and stay after an error or a kill. Repeating
@@ -223,6 +314,7 @@ class Collection(ProcessBound):
             metadata: JSON objects, for filters, each in place of the stored one. None: records that are there keep
                 theirs; `{}` removes it.
             on_progress: Called after each write, every few seconds.
+            dry_run: True: count what would be written and embedded, an AddPlan, and change nothing.
 
         Raises:
             CorpusError: A record cannot be used, the columns are not equally long, or an id comes twice with different
@@ -233,8 +325,30 @@ class Collection(ProcessBound):
             TruncationWarning: Records exceeded the model's token limit, with their number.
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
+        if dry_run:
+            return self._planned(records)
         total = len(texts) if isinstance(texts, Sized) else None
         return self._writer.add(_prepared(records, self._settings, self._active.last), total, on_progress)
+
+    @overload
+    def add_records(
+        self,
+        records: Iterable[Record],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        at_once: bool = False,
+        dry_run: Literal[False] = False,
+    ) -> AddReport: ...
+
+    @overload
+    def add_records(
+        self,
+        records: Iterable[Record],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        at_once: bool = False,
+        dry_run: Literal[True],
+    ) -> AddPlan: ...
 
     def add_records(
         self,
@@ -242,7 +356,8 @@ class Collection(ProcessBound):
         *,
         on_progress: Callable[[Progress], None] | None = None,
         at_once: bool = False,
-    ) -> AddReport:
+        dry_run: bool = False,
+    ) -> AddReport | AddPlan:
         """Add records, or replace those of the same id; streams, raises and warns like `add`.
 
         Text documents of a RecordReader, which are split into passages, are replaced: passages that a document has no
@@ -257,14 +372,22 @@ class Collection(ProcessBound):
             on_progress: As in `add`.
             at_once: True: make all vectors before the first write, where parts are written every few seconds otherwise.
                 If a text cannot be embedded, nothing is written (of more than 512 records, nothing of their chunk).
+            dry_run: As in `add`.
 
         Raises:
             StoreError: The collection has passages of another folder with the same name as one of the reader's.
         """
+        if dry_run:
+            return self._planned(records)
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
         prepared = _prepared(records, self._settings, self._active.last)
         return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once)
+
+    def _planned(self, records: Iterable[Record]) -> AddPlan:
+        """Count the writes and embeddings of `add_records`."""
+        documents = _documents_of(records, self.store)
+        return self._writer.plan(_prepared(records, self._settings, self._active.last), documents)
 
     @named_keywords
     def search(
@@ -493,6 +616,38 @@ class Collection(ProcessBound):
         """Return the collection's metadata: size, model, context and settings."""
         return inspect(self.store)
 
+    @overload
+    def recontextualize(
+        self,
+        *,
+        seed: int = 0,
+        context_size: int | None = None,
+        strategy: str = "random",
+        windows: bool | None = None,
+        model: "str | Path | CDEModel | None" = None,
+        embedder: Embedder | None = None,
+        canary: Canary | None = None,
+        grace_s: float = 0.0,
+        on_progress: Callable[[Progress], None] | None = None,
+        dry_run: Literal[False] = False,
+    ) -> Recontextualization: ...
+
+    @overload
+    def recontextualize(
+        self,
+        *,
+        seed: int = 0,
+        context_size: int | None = None,
+        strategy: str = "random",
+        windows: bool | None = None,
+        model: "str | Path | CDEModel | None" = None,
+        embedder: Embedder | None = None,
+        canary: Canary | None = None,
+        grace_s: float = 0.0,
+        on_progress: Callable[[Progress], None] | None = None,
+        dry_run: Literal[True],
+    ) -> Estimate: ...
+
     @named_keywords
     def recontextualize(
         self,
@@ -506,7 +661,8 @@ class Collection(ProcessBound):
         canary: Canary | None = None,
         grace_s: float = 0.0,
         on_progress: Callable[[Progress], None] | None = None,
-    ) -> Recontextualization:
+        dry_run: bool = False,
+    ) -> Recontextualization | Estimate:
         """Sample a new Context from the collection's own documents, re-embed all of them, and switch.
 
         Readers and writers, in this process or others, use the old generation until the switch and follow it by
@@ -530,6 +686,9 @@ class Collection(ProcessBound):
                 dropped; queries in flight do not need it, but other readers of a Qdrant collection may.
             on_progress: Called after each write, every few seconds, and while the sample is read. An exception that it
                 raises ends the run. Records that arrive at the end of the run are embedded while writers wait.
+            dry_run: True: estimate the cost, and the gain of a new Context of the same model as `drift` does, from
+                samples; an Estimate. Changes nothing. The time is measured with the embedder that is given, or else
+                with the present one, also where another `model` is named.
 
         Raises:
             CanaryError: The new context fails too many canary queries, and is not activated; the same call without a
@@ -544,6 +703,10 @@ class Collection(ProcessBound):
             TypeError: An embedder is given together with a model, a context size or windows.
             ValueError: `grace_s` is below 0 or not finite.
         """
+        if dry_run:
+            if model is None and embedder is None:
+                return self._estimated(seed, context_size, strategy, windows=windows)
+            return estimate(self.store, self.embedder if embedder is None else embedder, self.parent_key)
         return recontextualize_store(
             self.store,
             self._active,
@@ -558,6 +721,20 @@ class Collection(ProcessBound):
             grace_s=grace_s,
             on_progress=on_progress,
         )
+
+    def _estimated(self, seed: int, context_size: int | None, strategy: str, *, windows: bool | None) -> Estimate:
+        """Estimate cost and gain of a new Context of the present model."""
+        store, embedder = self.store, self.embedder
+        if samples_the_same(store, embedder, seed=seed, context_size=context_size, strategy=strategy, windows=windows):
+            return Estimate(0, 0, 0.0, 0, 0.0, (0.0, 0.0))
+        cost = estimate(store, embedder, self.parent_key)
+        if windows not in (None, embedder.context.identity.windows):
+            return cost
+        try:
+            drift = self.drift(seed=seed, context_size=context_size, strategy=strategy, probes=PROBED)
+        except (ContextError, ModelError):  # a plain model, or one without a null context to compare with
+            return cost
+        return replace(cost, gain=drift.gain, interval=drift.interval)
 
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
         """Return to the Context before the last `recontextualize`; repeat the call to resume if interrupted.
@@ -600,7 +777,7 @@ class Collection(ProcessBound):
     def backup(self, folder: str | Path) -> Backup:
         """Back the collection up to a new folder; it may be searched and written meanwhile.
 
-        `cde_rag.transfer.backup.restore` restores it.
+        `Collection.restore` restores it.
 
         Args:
             folder: Folder of the backup; must not exist yet.
@@ -615,7 +792,7 @@ class Collection(ProcessBound):
     def export(self, path: str | Path, *, on_progress: Callable[[Progress], None] | None = None) -> Transfer:
         """Write records, vectors, Context and settings to a new Parquet file.
 
-        `cde_rag.transfer.parquet.import_collection` reads it into a store of any kind.
+        `Collection.import_` reads it into a store of any kind.
 
         Args:
             path: Path of the file; its folder exists.
@@ -627,32 +804,43 @@ class Collection(ProcessBound):
         """
         return export_collection(self.store, path, on_progress=on_progress)
 
-    def verify(self, *, sample: int = SAMPLE) -> list[Damage]:
-        """Read everything and compare it with its checksums; an empty list means all is well.
+    def verify(self, *, sample: int | None = None) -> list[Damage]:
+        """Read everything and compare it with its checksums; an empty list means that nothing is damaged.
 
-        Where all is, a random sample is embedded again, too, another in each call, which shows whether its vectors are
-        those of the active context.
+        No model runs; see `audit`.
 
         Args:
-            sample: Records that are embedded again; 0 for none, so that no model runs.
+            sample: Deprecated; `audit(sample=…)` embeds records again.
 
         Raises:
             StoreError: There is no collection in the store.
-            TypeError: `sample` is no int.
-            ValueError: `sample` is below 0.
         """
-        sample = check_whole(sample, "sample", least=0)
         damages = verify(self.store)
-        if damages or not sample or not self.store.count():
-            return damages
-        with suppress(CorpusError):  # all records are being replaced
-            audit = self._active.use(
-                lambda embedder: audit_collection(
-                    self.store, embedder, self.parent_key, sample=sample, seed=secrets.randbits(32)
-                )
-            )
-            return [Damage("vectors", audit.advice)] if audit.others else []
-        return []
+        if sample is not None:
+            warn_of_old_name("verify(sample=…)", "audit(sample=…)")
+            if sample and not damages and self.store.count():
+                audit = self.audit(sample=sample)
+                return [Damage("vectors", audit.advice)] if audit.others else []
+        return damages
+
+    @named_keywords
+    def audit(self, *, sample: int = SAMPLE, seed: int = 0) -> Audit:
+        """Embed a sample of the records again, each with its siblings, and compare with the stored vectors.
+
+        Shows whether the vectors are those of the active Context, which checksums cannot.
+
+        Args:
+            sample: Maximum number of records.
+            seed: Random seed of the sample.
+
+        Raises:
+            CorpusError: The collection is empty.
+            StoreError: There is no collection in the store.
+            ValueError: `sample` is below 1.
+        """
+        return self._active.use(
+            lambda embedder: audit_collection(self.store, embedder, self.parent_key, sample=sample, seed=seed)
+        )
 
     def __repr__(self) -> str:
         return f"Collection({self.store!r}, {self._active.last!r})"
@@ -669,15 +857,9 @@ class Collection(ProcessBound):
 
 
 def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
-    """Count the writes and embeddings of `collection.add_records`; nothing is embedded or written.
-
-    Raises:
-        CorpusError: As `add_records`.
-    """
-    store, embedder = collection.store, collection.embedder
-    documents, settings = _documents_of(records, store), store.manifest().settings
-    prepared = _prepared(records, settings, embedder)
-    return Upserter(store, ActiveEmbedder(store, embedder), settings).plan(prepared, documents)
+    """Deprecated: `collection.add_records(records, dry_run=True)`."""
+    warn_of_old_name("plan_records(collection, records)", "collection.add_records(records, dry_run=True)")
+    return collection.add_records(records, dry_run=True)
 
 
 def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] | None:

@@ -1,7 +1,7 @@
 """Multitenancy: one collection per tenant of an application, with nothing shared between them."""
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.info import Inspection, inspect
@@ -9,25 +9,22 @@ from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.embedders.active import ActiveEmbedder, bound, loaded, stored_context
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import TenantError
+from cde_rag.errors import TenantError, warn_of_old_name
 from cde_rag.records import check_key
 from cde_rag.stores.base import ProcessBound
 from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_names import place_key
 from cde_rag.stores.tenant_stores import TenantStores
 
-if TYPE_CHECKING:
-    pass
-
-GROWN: Final = 512  # documents of which a context of a tenant's own is sampled: as many as contexts have by default
+OUTGROWN: Final = 512  # documents of which a context of a tenant's own is sampled: as many as contexts have by default
 
 
 class Tenants(ProcessBound):
     """One collection per tenant, each in a store of its own, with its own Context, fingerprint and generations.
 
-    No call reaches the texts of two tenants: search and write on the collection of one, `tenants.tenant("acme")`;
-    calling such methods here raises TenantError. A tenant starts in the common Context of all, whose texts the owner
-    chose; `recontextualize(tenants.tenant("acme"))` samples one from its own documents. Thread-safe.
+    No call reaches the texts of two tenants: search and write on the collection of one, `tenants.get("acme")`. A
+    tenant starts in the common Context of all, whose texts the owner chose; `tenants.get("acme").recontextualize()`
+    samples one from its own documents. Thread-safe.
 
     Args:
         stores: Stores with tenants; see `create` and `open`.
@@ -78,7 +75,7 @@ class Tenants(ProcessBound):
         context = stored_context(_common(stores))
         return cls(stores, loaded(context, model=model, options=options))
 
-    def create_tenant(self, name: str) -> Collection:
+    def add(self, name: str) -> Collection:
         """Make an empty collection for a new tenant.
 
         Args:
@@ -90,12 +87,12 @@ class Tenants(ProcessBound):
         """
         store = self._stores.of(place_key(name))
         if store.exists():
-            raise TenantError(f"Expected a new tenant, found that there is {name!r:.80}. Open it: tenants.tenant(…).")
+            raise TenantError(f"Expected a new tenant, found that there is {name!r:.80}. Open it: tenants.get(…).")
         shared = {"tenant": name, "common_context": self.common_embedder.fingerprint}
         create_in(store, self.common_embedder, {**self._common.manifest().settings, **shared})
         return Collection(store, self.common_embedder)
 
-    def tenant(self, name: str) -> Collection:
+    def get(self, name: str) -> Collection:
         """Open the collection of one tenant; close it when it is not needed.
 
         Raises:
@@ -106,7 +103,7 @@ class Tenants(ProcessBound):
         begins = store.manifest().fingerprint == self.common_embedder.fingerprint
         return Collection(store, self.common_embedder if begins else bound(store, self.common_embedder))
 
-    def drop_tenant(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         """Remove a tenant's collection: documents, vectors and contexts. Close it everywhere before.
 
         Raises:
@@ -132,7 +129,7 @@ class Tenants(ProcessBound):
                 found[name] = inspect(store)
         return found
 
-    def grown(self, documents: int = GROWN) -> list[str]:
+    def outgrown(self, documents: int = OUTGROWN) -> list[str]:
         """Return tenants in the common Context with `documents` documents or more: enough for one of their own."""
         found = self.inspect().items()
         return [name for name, one in found if one.common_context and one.documents >= documents]
@@ -147,17 +144,30 @@ class Tenants(ProcessBound):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    if not TYPE_CHECKING:  # a checker reports these by itself
+    def create_tenant(self, name: str) -> Collection:
+        """Deprecated: `add`."""
+        warn_of_old_name("Tenants.create_tenant(name)", "tenants.add(name)")
+        return self.add(name)
 
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_") or not hasattr(Collection, name):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            raise TenantError(f'Expected one tenant to be named, found none: tenants.tenant("name").{name}.')
+    def tenant(self, name: str) -> Collection:
+        """Deprecated: `get`."""
+        warn_of_old_name("Tenants.tenant(name)", "tenants.get(name)")
+        return self.get(name)
+
+    def drop_tenant(self, name: str) -> None:
+        """Deprecated: `drop`."""
+        warn_of_old_name("Tenants.drop_tenant(name)", "tenants.drop(name)")
+        self.drop(name)
+
+    def grown(self, documents: int = OUTGROWN) -> list[str]:
+        """Deprecated: `outgrown`."""
+        warn_of_old_name("Tenants.grown()", "tenants.outgrown()")
+        return self.outgrown(documents)
 
     def _store(self, name: str) -> Store:
         store = self._stores.of(place_key(name))
         if not store.exists():
-            raise TenantError(f"Expected a tenant, found none of the name {name!r:.80}. Make it with create_tenant.")
+            raise TenantError(f"Expected a tenant, found none of the name {name!r:.80}. Make it with tenants.add(…).")
         found = store.manifest().settings.get("tenant")
         if found != name:
             raise TenantError(f"Expected the store of tenant {name!r:.80}, found one that was put in its place.")

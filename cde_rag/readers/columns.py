@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 from cde_rag.errors import CorpusError
 from cde_rag.records import Record, default_id, usable
 
-_OTHER_IDS = "give each record one, or name another field of ids (--id-field; in Python Fields(id=…))"
+_OTHER_IDS = "give each record one, or name another field of ids (--fields id=…; in Python Fields(id=…))"
 _EXACT = 2.0**53  # floats from here on stand for several whole numbers
 _KINDS: dict[type, str] = {
     str: "a string",
@@ -112,6 +112,6 @@ def _take(rest: dict[str, Any], field: str) -> object:
         found = ", ".join(repr(name) for name in rest) or "none"
         raise UnusableError(
             f"no field {field!r} (found: {found}); name the fields that hold id, text and title "
-            "(--id-field, --text-field, --title-field; in Python Fields(id=…, text=…, title=…))"
+            "(--fields id=…,text=…,title=…; in Python Fields(id=…, text=…, title=…))"
         )
     return cast(object, rest.pop(field))

@@ -85,7 +85,7 @@ class ChatRequest(RequestBody):
     messages: list[ChatMessage] = Field(min_length=1, max_length=1_000, description="The last one is the question.")
     stream: bool = Field(default=False, description="Answer as server-sent events.")
     k: int = Field(6, ge=1, le=50, description="Maximum number of passages.")
-    by: Ranking = Field("hybrid", description="As in a search.")
+    by: Ranking | None = Field("hybrid", description="As in a search.")
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata of passages.")
     max_tokens: int | None = Field(None, ge=1, le=100_000, description="Tokens of the answer.")
     max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="The same, by its newer name.")
@@ -182,7 +182,7 @@ async def create_chat_completion(request: Request, body: ChatRequest, service: S
     has, if it found nothing. An answer that breaks off is an error: 502, or an event with `error` in place of `[DONE]`.
     """
     served = service.registry.collection(named(body.model, service))
-    searcher = served.collection.searcher(served.by(body.by))
+    searcher = served.collection.searcher(served.by(body.by or "hybrid"))
     question = body.messages[-1].text
     search = partial(searcher.search, question, body.k, where=body.where)
     hits, warnings = await in_thread(with_warnings, served.collection, search, body.where)

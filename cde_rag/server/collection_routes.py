@@ -34,7 +34,7 @@ class SearchRequest(RequestBody):
 
     query: QueryText = Field(description="Text that is not blank.")
     k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits, groups or parents.")
-    by: Ranking = Field(
+    by: Ranking | None = Field(
         "hybrid", description="Ranking; hybrid is vectors alone for a collection without words. words is bm25."
     )
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
@@ -112,7 +112,7 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
         ContextMismatchError: It is in another vector space than the request expects.
         RequestError: Groups and parents at once, parents of a collection that has none, or words likewise.
     """
-    collection, by = served.collection, served.by(body.by)
+    collection, by = served.collection, served.by(body.by or "hybrid")
     searcher = collection.searcher(by)
     fingerprint = collection.store.manifest().fingerprint
     check_fingerprint(body.fingerprint, fingerprint)

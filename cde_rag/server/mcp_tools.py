@@ -62,7 +62,7 @@ class CollectionTools:
             Field(description='Filter over the metadata, such as {"source": "install.md"} or {"year": {"gte": 2020}}.'),
         ] = None,
         by: Annotated[
-            Ranking,
+            Ranking | None,
             Field(description="hybrid, the default; vectors for meaning alone; bm25 for exact terms."),
         ] = "hybrid",
     ) -> list[dict[str, Any]]:
@@ -71,7 +71,9 @@ class CollectionTools:
         Use `context` with the id of a hit to read the passages around it.
         """
         searched = self._named(collection)
-        hits, unknown = with_warnings(searched, partial(searched.search, query, k, by=by, where=where), where)
+        hits, unknown = with_warnings(
+            searched, partial(searched.search, query, k, by=by or "hybrid", where=where), where
+        )
         if unknown:
             raise CDEError(" ".join(unknown))
         return [{**_shown(Record(hit.id, hit.text, hit.title, hit.metadata)), "score": hit.score} for hit in hits]

@@ -70,7 +70,7 @@ def check_names_a_tenant(settings: Mapping[str, Any]) -> None:
     if is_common(settings):
         raise TenantError(
             "Expected one tenant to be named, found a store that holds a collection for each: "
-            'Tenants.open(…).tenant("name"), or --tenant NAME.'
+            'Tenants.open(…).get("name"), or --tenant NAME.'
         )
 
 

@@ -142,6 +142,22 @@ def restore(folder: str | Path, store: Store | TenantStores, *, tenant: str | No
     return backup
 
 
+def check_no_tenants(folder: str | Path) -> None:
+    """Refuse a backup of several collections, where one is to be opened.
+
+    Raises:
+        StoreFormatError: The backup's manifest is damaged, or there is none.
+        TenantError: It is a backup of tenants.
+    """
+    folder = given_path(folder, "The folder of the backup")
+    check_path(folder)
+    if is_common(_manifest(folder).settings) or (folder / FOLDER).exists():  # format 1 has no settings
+        raise TenantError(
+            f"{folder} is a backup of tenants. Restore it with cde_rag.transfer.backup.restore(folder, stores), then "
+            "open it with Tenants.open(stores)."
+        )
+
+
 def _copied(store: Store, folder: Path) -> tuple[int, str]:
     """Write the backup of one collection into a folder; return its number of documents and fingerprint."""
     if not isinstance(store, CopiedFolder):
@@ -211,21 +227,30 @@ def _import(folder: Path, store: Store) -> None:
 
 def _read(folder: Path) -> Backup:
     """Read a backup's manifest, and verify every file against it."""
-    path = folder / _MANIFEST
+    backup = _manifest(folder)
     try:
-        fields: dict[str, Any] = json.loads(read_file(path))
-        if fields.pop("format") > FORMAT:
-            raise StoreFormatError(f"{path}: expected format {FORMAT} or older. Update cde-rag to read it.")
-        backup, found = Backup(**fields), _files(folder)
-    except FileNotFoundError as error:
-        raise StoreFormatError(f"{folder}: expected a backup, found no {_MANIFEST} in it.") from error
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise StoreFormatError(f"{path}: expected a backup's description of itself, found: {error}.") from error
+        found = _files(folder)
+    except OSError as error:
+        raise StoreFormatError(f"{folder}: expected files that can be read, found: {error}.") from error
     for name in sorted(backup.files.keys() | found.keys()):
         if backup.files.get(name) != found.get(name):
             what = "none" if name not in found else "another" if name in backup.files else "one more"
             raise StoreFormatError(f"{folder / name}: expected the file of the backup, found {what}. Use another one.")
     return backup
+
+
+def _manifest(folder: Path) -> Backup:
+    """Read a backup's manifest alone."""
+    path = folder / _MANIFEST
+    try:
+        fields: dict[str, Any] = json.loads(read_file(path))
+        if fields.pop("format") > FORMAT:
+            raise StoreFormatError(f"{path}: expected format {FORMAT} or older. Update cde-rag to read it.")
+        return Backup(**fields)
+    except FileNotFoundError as error:
+        raise StoreFormatError(f"{folder}: expected a backup, found no {_MANIFEST} in it.") from error
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise StoreFormatError(f"{path}: expected a backup's description of itself, found: {error}.") from error
 
 
 def _files(folder: Path) -> dict[str, str]:

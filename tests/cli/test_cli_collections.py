@@ -69,23 +69,27 @@ def test_options_reach_context_and_collection(run, records: Path, tmp_path: Path
     assert (found["context_seed"], found["parent_key"], len(found["fingerprint"])) == (3, "book", 64)
 
 
-def test_fields_can_be_named(run, tmp_path: Path):
+@pytest.mark.parametrize(
+    "named",
+    [
+        ["--fields", "id=key,text=body,title=heading"],
+        ["--id-field", "key", "--text-field", "body", "--title-field", "heading"],
+    ],
+    ids=["fields", "before"],
+)
+def test_fields_can_be_named(run, tmp_path: Path, named: list[str]):
     (tmp_path / "a.csv").write_text("key,body,heading\nk1,the river,Water\n")
-    run(
-        "index",
-        tmp_path / "a.csv",
-        tmp_path / "p",
-        "--id-field",
-        "key",
-        "--text-field",
-        "body",
-        "--title-field",
-        "heading",
-    )
+    told = run("index", tmp_path / "a.csv", tmp_path / "p", *named).stderr
+    assert ("Write: --fields id=key,text=body,title=heading" in told) == (named[0] != "--fields")
     hits = json.loads(run("search", tmp_path / "p", "river", "--json").stdout)["hits"]
     assert [(hit["id"], hit["text"], hit["title"], hit["metadata"]) for hit in hits] == [
         ("k1", "the river", "Water", {})
     ]
+
+
+@pytest.mark.parametrize("wrong", ["key", "id=", "id=a,id=b", "page=a"])
+def test_fields_without_a_role_are_wrong_usage(run, records: Path, tmp_path: Path, wrong: str):
+    assert "--fields" in run("index", records, tmp_path / "p", "--fields", wrong, code=2).stderr
 
 
 def test_a_folder_is_its_passages_with_their_files_as_parents(run, tmp_path: Path):
@@ -168,7 +172,8 @@ def test_a_collection_without_words_is_searched_by_vectors_and_says_so(run, reco
     found = run("search", tmp_path / "wordless", "river", "--json")
     assert found.stdout == run("search", tmp_path / "wordless", "river", "--json", "--by", "vectors").stdout
     assert found.stderr.startswith("Searched by vectors alone. Expected a collection whose words can be searched")
-    for by in ("words", "hybrid"):
+    assert run("search", tmp_path / "wordless", "river", "--json", "--by", "hybrid").stdout == found.stdout
+    for by in ("words", "bm25"):
         assert "cde-rag reindex" in run("search", tmp_path / "wordless", "river", "--by", by, code=1).stderr
     assert (
         run("reindex", tmp_path / "wordless", "--json").stdout == run("reindex", tmp_path / "wordless", "--json").stdout
@@ -262,12 +267,22 @@ def test_words_that_no_passage_has_are_told_without_an_offset_that_nobody_gave(r
 
 def test_count_is_that_of_the_filter(run, collection: Path):
     assert run("count", collection).stdout == "20\n"
+    assert run("count", collection).stderr.endswith("Write: cde-rag inspect COLLECTION --where JSON\n")
     after = ("count", collection, "--where", '{"year": {"gte": 2015}}')
     assert run(*after).stdout == "5\n"
     assert json.loads(run(*after, "--json").stdout) == {"passages": 5}
     none = run("count", collection, "--where", '{"jaar": 2015}')
     assert none.stdout == "0\n"
     assert "no passage has the field 'jaar'" in none.stderr
+
+
+def test_inspect_counts_what_matches_a_filter(run, collection: Path):
+    after = ("inspect", collection, "--where", '{"year": {"gte": 2015}}')
+    assert "matching" in run(*after).stdout
+    found, plain = (json.loads(run(*asked, "--json").stdout) for asked in (after, after[:2]))
+    assert found.pop("matching") == 5
+    assert found == plain
+    assert "no passage has the field 'jaar'" in run("inspect", collection, "--where", '{"jaar": 2015}').stderr
 
 
 def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: Path, model_folder: Path):

@@ -73,16 +73,21 @@ def test_to_another_bundled_model_and_back(records: Path, tmp_path: Path, monkey
 
 def test_a_dry_run_changes_nothing(run, collection: Path):
     cost = json.loads(run("recontextualize", collection, "--dry-run", "--json").stdout)
-    assert cost.keys() == {"documents", "tokens", "seconds", "vector_bytes"}
+    assert cost.keys() == {"documents", "tokens", "seconds", "vector_bytes", "gain", "interval"}
     assert cost["documents"] == 20
-    assert "seconds" in run("recontextualize", collection, "--dry-run").stdout
+    assert cost["interval"][0] <= cost["gain"] <= cost["interval"][1]
+    shown = run("recontextualize", collection, "--dry-run").stdout
+    assert "seconds" in shown
+    assert f"{cost['gain']:+.3f} NDCG@10" in shown
     assert len(FaissStore(collection).generations()) == 1
 
 
 def test_a_dry_run_says_that_there_is_nothing_to_do(run, collection: Path):
     same = ("recontextualize", collection, "--context-size", 8)
     assert run(*same, "--dry-run").stdout.startswith("Nothing to do: the sample would be the 8 passages")
-    assert set(json.loads(run(*same, "--dry-run", "--json").stdout).values()) == {0}
+    nothing = json.loads(run(*same, "--dry-run", "--json").stdout)
+    assert nothing.pop("interval") == [0, 0]
+    assert set(nothing.values()) == {0}
     assert "takes about" not in run(*same).stderr
     for other in (("--seed", 1), ("--windows",), ("--strategy", "clusters")):
         assert json.loads(run(*same, "--dry-run", "--json", *other).stdout)["documents"] == 20

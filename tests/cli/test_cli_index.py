@@ -326,7 +326,7 @@ def test_sync_asks_before_it_deletes_more_than_half(run, tmp_path: Path, monkeyp
         stderr = run(*sync, code=1).stderr
         assert f"{would} Nothing was written. If the sources are right, add --yes." in stderr
     else:
-        monkeypatch.setattr("cde_rag.cli.index._is_terminal", lambda: True)
+        monkeypatch.setattr("cde_rag.cli.index_run._is_terminal", lambda: True)
         result = run(*sync, code=answer == "no", stdin=f"{answer}\n".encode())
         assert f"{would} Are the sources right?" in result.stderr
     left = ["work/scratch.md#0"] if answer == "yes" else [f"docs/{name}.md#0" for name in "abc"]

@@ -36,7 +36,7 @@ def search(store: Store, records: int, count: int) -> Iterator[Interval]:
         scores.append(found[order])
     for number in range(count):
         which, began = number % len(queries), time.monotonic()
-        hits = collection.search(queries[which], 10)
+        hits = collection.search(queries[which], 10, by="vectors")
         yield began, time.monotonic()
         assert [hit.id for hit in hits] == best[which], "another answer"
         np.testing.assert_allclose([hit.score for hit in hits], scores[which], atol=1e-6)

@@ -15,7 +15,7 @@ from lives import direction, opened, record, store_at, stub
 from qdrant_client import QdrantClient, models
 from sound import check_sound
 
-from cde_rag.adoption.qdrant import adopt
+from cde_rag.adoption import QdrantCollection, adopt
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.evaluation.beir import JudgedQueries
@@ -62,7 +62,11 @@ def adopted_by_a_process(folder: Path, last: int) -> tuple[int, int]:
         status = 1
         try:
             client = QdrantClient(path=str(folder))
-            adopt(client, "theirs", texts="text", embedder=stub(0), on_progress=lambda _: os.write(sender, b"."))
+            adopt(
+                QdrantCollection(client, "theirs", "text"),
+                embedder=stub(0),
+                on_progress=lambda _: os.write(sender, b"."),
+            )
             client.close()
             status = 0
         except BaseException:  # noqa: BLE001

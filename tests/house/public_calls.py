@@ -21,7 +21,8 @@ from cde_rag import (
     Tenants,
     evaluate,
 )
-from cde_rag.adoption.qdrant import Adoption, adopt, catch_up, release
+from cde_rag.adoption import Adoption, PostgresTable, QdrantCollection, adopt, catch_up, release
+from cde_rag.adoption.pgvector_table import LLAMA_INDEX
 from cde_rag.collection.info import Inspection
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
@@ -31,6 +32,7 @@ from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Damage
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.tenant_stores import FolderTenants
 from cde_rag.transfer.dataframes import records, to_dataset
 
@@ -124,17 +126,20 @@ def migrate(texts: list[str]) -> list[str]:
 
 def share(embedder: ContextualEmbedder) -> list[Hit]:
     stores = FolderTenants("customers.faiss", FaissStore)
-    Tenants.create(stores, embedder, tenant_key="customer", parent_key="source").create_tenant("acme").close()
+    Tenants.create(stores, embedder, tenant_key="customer", parent_key="source").add("acme").close()
     with Tenants.open(stores, options=EmbedderOptions(device="cpu", mini_batch_size=8)) as tenants:
-        for name in tenants.grown(512):
-            tenants.tenant(name).recontextualize()
+        for name in tenants.outgrown(512):
+            tenants.get(name).recontextualize()
         assert tenants.inspect()["acme"].tenant in tenants.names()
-        tenants.drop_tenant("globex")
-        return tenants.tenant("acme").search("a river", 3)
+        tenants.drop("globex")
+        return tenants.get("acme").search("a river", 3)
 
 
 def take_over(client: QdrantClient) -> Adoption:
-    papers: Collection = adopt(client, "papers", texts="langchain", parent_key="source")
-    notes = adopt(client, "notes", texts=lambda payload: Record("", str(payload["body"])), seed=1)
-    release(client, "notes")
-    return catch_up(papers) if notes.count() else catch_up(papers, texts="langchain")
+    papers: Collection = adopt(QdrantCollection(client, "papers", "langchain"), parent_key="source")
+    source = QdrantCollection(client, "notes", lambda payload: Record("", str(payload["body"])))
+    notes = adopt(source, seed=1)
+    release(source)
+    table = adopt(PostgresTable(PgVectorStore("postgresql:///app", "papers"), "data_papers", LLAMA_INDEX))
+    release(table)
+    return catch_up(papers) if notes.count() else catch_up(papers, source)

@@ -25,6 +25,35 @@ PUBLIC = [
     "Tenants",
     "evaluate",
 ]
+METHODS = [
+    "add",
+    "add_records",
+    "audit",
+    "backup",
+    "close",
+    "count",
+    "create",
+    "delete",
+    "drift",
+    "export",
+    "from_texts",
+    "get",
+    "import_",
+    "inspect",
+    "open",
+    "recontextualize",
+    "reranked",
+    "restore",
+    "rollback",
+    "scroll",
+    "search",
+    "search_batch",
+    "search_diverse",
+    "search_groups",
+    "search_parents",
+    "searcher",
+    "verify",
+]
 OLD = sorted(cde_rag._OLD_HOMES)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -74,6 +103,7 @@ def test_every_error_has_the_one_root_and_is_drawn() -> None:
     assert all(name in drawn for name in own)
 
 
-def test_a_collection_has_at_most_24_methods():
+def test_the_methods_of_a_collection() -> None:
+    """A limit on their number moved halves of verbs into modules where nobody found them; the list is the decision."""
     public = [name for name in dir(cde_rag.Collection) if not name.startswith("_")]
-    assert sum(callable(getattr(cde_rag.Collection, name)) for name in public) <= 24
+    assert [name for name in public if callable(getattr(cde_rag.Collection, name))] == METHODS

@@ -20,6 +20,7 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "indexing": "of a collection; in FAISS the parameters of its index",
     "model": "the port of all families; in mteb the class that MTEB calls its model",
     "models": "the package of their families; in experiments those that are compared",
+    "pgvector_table": "in readers the names of 0.2, which are deprecated",
     "postgres": "a kind of store, and a kind of source that is adopted",
     "qdrant": "a kind of store, and a kind of source that is adopted",
     "search": "of a collection; in qdrant_base the requests that it makes",
@@ -32,7 +33,7 @@ SHARED_CLASSES = {  # why two may have it
     "CDEVectorStore": "LangChain's and LlamaIndex's name for ours, each in a distribution of its own",
     "SmolLM": "each example can be read by itself",
 }
-MODULES, PACKAGES = 8, 14
+MODULES, PACKAGES = 9, 14
 WINGS = {  # one floor plan: files that each wing has, under the same names; who knows one wing knows all
     CORE / "models": (("one_way", "pair", "two_way", "plain"), ("config", "network", "graph", "checkpoint")),
 }

@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import voyageai
+from intact import damages
 from served import MODEL, Running, make, records, running, texts
 
 from cde_rag import Collection, Context, ContextualEmbedder
@@ -292,7 +293,7 @@ def test_a_collection_that_cannot_be_left_is_intact(server: Running) -> None:
     expected = server.embedder.embed_documents(texts(9), parents=parents)
     found = papers.store.vectors([f"n{i}" for i in range(9)], fingerprint=server.embedder.fingerprint)
     np.testing.assert_allclose(found, expected, **NEAR)
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_of_two_deletions_of_a_context_one_is_answered_with_404(

@@ -60,7 +60,7 @@ async def test_an_agent_searches_reads_and_looks_around(papers: Path) -> None:
         assert (listed["name"], listed["documents"], listed["parent_key"]) == ("papers", 40, "book")
         with Collection.open(FaissStore(papers), model=papers.parent / "model") as collection:
             where = {"year": {"gte": 2010}}
-            for by in (None, "vectors", "words"):
+            for by in (None, "hybrid", "vectors", "bm25", "words"):
                 hits = await called(client, "search", query="river bank", k=5, where=where, by=by)
                 expected = collection.search("river bank", 5, by=by or "hybrid", where=where)
                 assert [hit["id"] for hit in hits] == [hit.id for hit in expected]

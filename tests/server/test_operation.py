@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from intact import damages
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -123,7 +124,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(papers: Path, model: Path) -
             for thread in threads:
                 thread.join()
         with Collection.open(FaissStore(papers), model=model) as collection:
-            assert collection.verify() == []
+            assert damages(collection) == []
             found = {record.id for record in collection.scroll()}
             assert added - sent - found == set()
             assert deleted & found == set()

@@ -31,7 +31,7 @@ KEYS = {"key-of-acme": "acme", "key-of-globex": "globex"}
 def filled(folder: Path, model: CDEModel) -> Tenants:
     tenants = Tenants.create(FolderTenants(folder, FaissStore), ContextualEmbedder(model, Context.null(model)))
     for name, secret in SECRETS.items():
-        with tenants.create_tenant(name) as own:
+        with tenants.add(name) as own:
             own.add_records([Record("same", secret), *(Record(f"{name}{i}", text) for i, text in enumerate(texts(6)))])
     return tenants
 
@@ -40,7 +40,7 @@ def filled(folder: Path, model: CDEModel) -> Tenants:
 def url(tmp_path: Path) -> Iterator[str]:
     tenants, batcher = filled(tmp_path / "app.faiss", tiny_cde_model()), TokenBatcher()
     options = ServerOptions(keys=ApiKeys(["key-of-all"], KEYS))
-    own = {name: Service(Registry({"app": tenants.tenant(name)}, batcher), options) for name in SECRETS}
+    own = {name: Service(Registry({"app": tenants.get(name)}, batcher), options) for name in SECRETS}
     with running(Service(Registry({}, batcher), options), own) as address:
         yield address
 
@@ -99,10 +99,10 @@ def test_keys_of_all_and_of_nobody_reach_no_tenant(url: str) -> None:
 def test_ready_reads_the_collections_of_tenants_and_names_none(tmp_path: Path) -> None:
     tenants, batcher = filled(tmp_path / "app.faiss", tiny_cde_model()), TokenBatcher()
     options = ServerOptions(keys=ApiKeys([], KEYS))
-    own = {name: Service(Registry({"app": tenants.tenant(name)}, batcher), options) for name in SECRETS}
+    own = {name: Service(Registry({"app": tenants.get(name)}, batcher), options) for name in SECRETS}
     with running(Service(Registry({}, batcher), options), own) as url:
         assert httpx.get(f"{url}/ready", trust_env=False).json() == {"status": "ready", "models": 0}
-        store = tenants.tenant("globex").store
+        store = tenants.get("globex").store
         assert isinstance(store, FaissStore)
         shutil.rmtree(store.folder)
         response = httpx.get(f"{url}/ready", trust_env=False)

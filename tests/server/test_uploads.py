@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from intact import damages
 from served import Running
 
 from cde_rag import Collection, FunctionEmbedder
@@ -52,7 +53,7 @@ def test_a_file_is_split_added_and_replaced(server: Running) -> None:
     fewer = upload(server, "guide.md", GUIDE.encode())["result"]
     assert fewer["deleted"] == more["added"]
     assert list(papers.scroll({"source": "uploads/guide.md"})) == found
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_pa
     report = upload(server, "guide.md", GUIDE.encode())["result"]
     assert (report["source"], report["deleted"]) == ("uploads/guide.md", 0)
     assert report["doubles"] == sorted(["docs/guide.md", str(tmp_path / "more/guide.md")])
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_a_served_collection_measures_drift_and_moves_as_any_other(server: Runni
     papers.rollback()
     assert papers.embedder.fingerprint == server.embedder.fingerprint
     assert isinstance(papers.embedder, BatchedEmbedder)
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_drift_of_a_served_plain_model_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from intact import damages
 from mortal import Killed, Mortal
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import UnexpectedResponse
 from tiny import WORDS
 from word_scores import best, point_scores
 
-from cde_rag.adoption.qdrant import adopt, catch_up, foreign_records, only_here, release
+from cde_rag.adoption import QdrantCollection, adopt, catch_up, release
+from cde_rag.adoption.qdrant import foreign_records
+from cde_rag.adoption.qdrant_points import only_here
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder
@@ -109,7 +112,7 @@ def application(request: pytest.FixtureRequest, client: QdrantClient) -> Applica
 
 
 def adopted(client: QdrantClient, model: CDEModel, **more: Any) -> Collection:
-    return adopt(client, "theirs", texts="text", model=model, context_size=SIZE, **more)
+    return adopt(QdrantCollection(client, "theirs", texts="text"), model=model, context_size=SIZE, **more)
 
 
 def texts_of(collection: Collection) -> dict[str, str]:
@@ -128,7 +131,7 @@ def assert_as_if_built(collection: Collection, place: Any) -> None:
         atol=1e-5,
     )
     assert [row.digest for row in collection.store.get(ids)] == [row.digest for row in fresh.store.get(ids)]
-    assert collection.verify() == []
+    assert damages(collection) == []
 
 
 # What is there afterwards
@@ -160,7 +163,7 @@ def test_it_moves_to_another_context_and_back(
     first = papers.embedder.fingerprint
     papers.recontextualize(seed=1, context_size=SIZE)
     application.write(3, "flood of risk")
-    assert catch_up(papers).adopted == 1
+    assert catch_up(papers).added == 1
     assert_as_if_built(papers, tmp_path / "moved")
     papers.rollback()
     assert papers.embedder.fingerprint == first
@@ -173,7 +176,7 @@ def test_release_leaves_what_was_there(application: Application, client: QdrantC
     before = application.state()
     papers = adopted(client, tiny_model)
     papers.recontextualize(seed=1, context_size=SIZE)
-    release(client, "theirs")
+    release(QdrantCollection(client, "theirs", "text"))
     assert application.state() == before
     found, _ = client.scroll("theirs", limit=99)
     assert not any(key.startswith("cde_") for point in found for key in point.payload or {})
@@ -183,7 +186,7 @@ def test_release_leaves_what_was_there(application: Application, client: QdrantC
     assert info.metadata == {"team": "x"}
     assert [one.name for one in client.get_collections().collections] == ["theirs"]
     with pytest.raises(StoreError, match="adopted"):
-        release(client, "theirs")
+        release(QdrantCollection(client, "theirs", "text"))
     assert texts_of(adopted(client, tiny_model)) == {str(id_): payload["text"] for id_, payload, _ in before}
 
 
@@ -200,7 +203,7 @@ def test_adopted_points_are_found_by_their_words(
     (hits,) = papers.store.search_text(["river boat"], 5)
     scores = point_scores(records, "river boat", NEWEST)
     assert [hit.score for hit in hits] == pytest.approx([scores[place] for place in best(scores, 5)], rel=1e-5)
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 # Two who write
@@ -216,12 +219,12 @@ def test_what_the_application_writes_is_caught_up(
     assert "99" not in texts_of(papers)
     assert papers.get(["3", "99"]) == []
     report = catch_up(papers)
-    assert (report.adopted, report.skipped, report.documents) == (2, 0, 20)
+    assert (report.added, report.skipped, report.documents) == (2, 0, 20)
     texts = texts_of(papers)
     assert (texts["3"], texts["99"]) == ("flood of risk", "credit and interest")
     assert "5" not in texts
-    assert catch_up(papers).adopted == 0
-    assert papers.verify() == []
+    assert catch_up(papers).added == 0
+    assert damages(papers) == []
 
 
 def test_what_is_written_between_reading_and_writing_is_not_overwritten(
@@ -241,15 +244,15 @@ def test_what_is_written_between_reading_and_writing_is_not_overwritten(
 
     embedder = ContextualEmbedder.from_corpus(map(sentence, range(20)), model=tiny_model, context_size=SIZE)
     adopting = True
-    papers = adopt(client, "theirs", texts=read, embedder=embedder)
+    papers = adopt(QdrantCollection(client, "theirs", texts=read), embedder=embedder)
     assert not changes
     assert texts_of(papers)["3"] == "flood of risk"
     assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in application.state()}
     assert_as_if_built(papers, tmp_path / "fresh")
-    with pytest.raises(StoreError, match="texts="):
+    with pytest.raises(StoreError, match=r"catch_up\(collection, source\)"):
         catch_up(papers)
     application.write(12, "late risk", page=1)
-    assert catch_up(papers, texts=read).adopted == 1
+    assert catch_up(papers, QdrantCollection(client, "theirs", read)).added == 1
 
 
 def test_what_is_written_at_the_last_moment_is_not_overwritten(
@@ -272,7 +275,7 @@ def test_what_is_written_at_the_last_moment_is_not_overwritten(
     catch_up(papers)
     assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in application.state()}
     assert texts_of(papers)["3"] == "flood of risk"
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_it_goes_on_with_the_model_that_it_was_begun_with(
@@ -281,9 +284,9 @@ def test_it_goes_on_with_the_model_that_it_was_begun_with(
     """Also where `cde-mini` has come to mean another one."""
     with monkeypatch.context() as before:
         before.setitem(checkpoints.ALIASES, "cde-mini", "cde-mini-0")
-        begun = adopt(client, "theirs", texts="text", context_size=SIZE)
+        begun = adopt(QdrantCollection(client, "theirs", texts="text"), context_size=SIZE)
     application.write(30, "flood of risk")
-    again = adopt(client, "theirs", texts="text", context_size=SIZE)
+    again = adopt(QdrantCollection(client, "theirs", texts="text"), context_size=SIZE)
     assert again.embedder.fingerprint == begun.embedder.fingerprint
     assert "cde-mini-0" == again.embedder.context.identity.name != checkpoints.ALIASES["cde-mini"]
     assert texts_of(again)["30"] == "flood of risk"
@@ -308,7 +311,7 @@ def test_of_two_who_replace_a_point_at_once_the_application_wins(
     assert [payload["text"] for id_, payload, _ in application.state() if id_ == 3] == ["flood of risk"][gone:]
     catch_up(papers)
     assert [record.text for record in papers.get(["3"])] == ["flood of risk"][gone:]
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def test_what_is_added_here_is_no_point_that_old_readers_find(
@@ -323,13 +326,13 @@ def test_what_is_added_here_is_no_point_that_old_readers_find(
     assert [record.text for record in papers.get(["3", "500", "new"])] == ["changed", "river boat", "money loan"]
     assert sorted(only_here(client, "theirs")) == ["500", "new"]
     with pytest.raises(StoreError, match="found 2 that were added"):
-        release(client, "theirs")
+        release(QdrantCollection(client, "theirs", "text"))
     application.write(500, "written by both")
-    assert catch_up(papers).adopted == 1  # in place of ours
+    assert catch_up(papers).added == 1  # in place of ours
     assert papers.get(["500"])[0].text == "written by both"
     assert papers.delete(["new"]) == 1
     client.delete("theirs", [500])
-    release(client, "theirs")
+    release(QdrantCollection(client, "theirs", "text"))
     assert application.state() == before
 
 
@@ -344,7 +347,7 @@ def test_a_point_that_is_not_caught_up_is_no_record(
     papers.add(["of ours"], ids=["99"])
     assert papers.get(["99"])[0].text == "of ours"
     assert ("credit", 99) in [(payload.get("text"), id_) for id_, payload, _ in application.state()]
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 # What cannot be adopted
@@ -359,35 +362,38 @@ def test_points_without_text_are_left_alone(client: QdrantClient, tiny_model: CD
     papers = adopted(client, tiny_model, parent_key="page")
     assert papers.count() == 8
     report = catch_up(papers)
-    assert (report.adopted, report.skipped, report.documents) == (0, 4, 8)
-    assert papers.verify() == []
+    assert (report.added, report.skipped, report.documents) == (0, 4, 8)
+    assert damages(papers) == []
     assert len(application.state()) == 12
 
 
 def test_refusals(application: Application, client: QdrantClient, tiny_model: CDEModel) -> None:
     with pytest.raises(StoreError, match="none of this name"):
-        adopt(client, "nowhere", texts="text", embedder=ContextualEmbedder.from_corpus([*"ab"], model=tiny_model))
+        adopt(
+            QdrantCollection(client, "nowhere", texts="text"),
+            embedder=ContextualEmbedder.from_corpus([*"ab"], model=tiny_model),
+        )
     with pytest.raises(StoreError, match=r"^their: expected .* none of this name\. There are: theirs\.$"):
-        adopt(client, "their", texts="text", model=tiny_model)
+        adopt(QdrantCollection(client, "their", texts="text"), model=tiny_model)
     with pytest.raises(StoreError, match=r"There are: theirs\.$"):
         next(foreign_records(client, "their", texts="text"))
     with pytest.raises(CorpusError, match=r"texts='page_content' was given; payloads have .*text"):
-        adopt(client, "theirs", texts="page_content", model=tiny_model)
+        adopt(QdrantCollection(client, "theirs", texts="page_content"), model=tiny_model)
     papers = adopted(client, tiny_model)
     with pytest.raises(StoreError, match="begun"):
-        adopt(client, "theirs", texts="langchain", model=tiny_model)
+        adopt(QdrantCollection(client, "theirs", texts="langchain"), model=tiny_model)
     other = ContextualEmbedder.from_corpus([*"ab"], model=tiny_model)
     with pytest.raises(ContextMismatchError):
-        adopt(client, "theirs", texts="text", embedder=other)
+        adopt(QdrantCollection(client, "theirs", texts="text"), embedder=other)
     with papers.store.lease(), pytest.raises(StoreError, match="another"):
         catch_up(papers)
     own = Collection.create(QdrantStore(client, "own"), other)
     with pytest.raises(StoreError, match="not"):
         catch_up(own)
     with pytest.raises(StoreError, match="not"):
-        release(client, "own")
+        release(QdrantCollection(client, "own", "text"))
     with pytest.raises(StoreError, match="not"):
-        adopt(client, "own", texts="text", model=tiny_model)
+        adopt(QdrantCollection(client, "own", texts="text"), model=tiny_model)
 
 
 @pytest.mark.parametrize("wrong", [{"texts": "page_content"}, {"texts": "text", "parent_key": "tags"}])
@@ -400,10 +406,10 @@ def test_a_refused_call_leaves_nothing_that_refuses_the_right_one(
         application.write(number, sentence(number), tags=["a", "b"])
     before, embedder = application.state(), ContextualEmbedder.from_corpus([*"ab"], model=tiny_model)
     with pytest.raises(CorpusError, match=r"none of 3 points can be a record: .*payloads have .*text"):
-        adopt(client, "theirs", embedder=embedder, **wrong)
+        adopt(QdrantCollection(client, "theirs", wrong["texts"]), embedder=embedder, parent_key=wrong.get("parent_key"))
     assert application.state() == before
     assert not QdrantStore(client, "theirs").exists()
-    assert adopt(client, "theirs", texts="text", embedder=embedder).count() == 3
+    assert adopt(QdrantCollection(client, "theirs", texts="text"), embedder=embedder).count() == 3
 
 
 def test_it_asks_once_whether_the_collection_is_there(
@@ -456,7 +462,7 @@ def test_a_kill_at_any_request_of_adoption_is_completed_by_the_same_call(tiny_mo
         papers = adopted(client, tiny_model)
         assert application.state() == before
         assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in before}
-        assert papers.verify() == []
+        assert damages(papers) == []
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -470,7 +476,7 @@ def test_a_kill_at_any_request_of_release_is_completed_by_the_same_call(tiny_mod
         mortal = Mortal(client, after=after)
         mortal.left = number
         try:
-            release(client, "theirs")
+            release(QdrantCollection(client, "theirs", "text"))
         except Killed:
             mortal.left = 0
         else:
@@ -478,7 +484,7 @@ def test_a_kill_at_any_request_of_release_is_completed_by_the_same_call(tiny_mod
             return
         assert application.state() == before
         if "cde" in client.get_collection("theirs").config.metadata:
-            release(client, "theirs")
+            release(QdrantCollection(client, "theirs", "text"))
         assert application.state() == before
         assert client.get_collection("theirs").config.metadata == {"team": "x"}
         assert [one.name for one in client.get_collections().collections] == ["theirs"]
@@ -496,13 +502,18 @@ def test_langchain(client: QdrantClient, tiny_model: CDEModel, parent_key: str |
     old = library.QdrantVectorStore(client, "theirs", model)
     old.add_texts([sentence(number) for number in range(20)], [{"source": f"p{number % 4}"} for number in range(20)])
     found = old.similarity_search("river bank", 5)
-    papers = adopt(client, "theirs", texts="langchain", model=tiny_model, context_size=SIZE, parent_key=parent_key)
+    papers = adopt(
+        QdrantCollection(client, "theirs", texts="langchain"),
+        model=tiny_model,
+        context_size=SIZE,
+        parent_key=parent_key,
+    )
     assert papers.count({"source": "p1"}) == 5
     assert_as_if_built(papers, tmp_path / "fresh")
     for reader in (old, library.QdrantVectorStore(client, "theirs", model)):
         assert reader.similarity_search("river bank", 5) == found
     (late,) = old.add_texts(["flood of risk"], [{"source": "p1"}])
-    assert catch_up(papers).adopted == 1
+    assert catch_up(papers).added == 1
     assert papers.get([str(uuid.UUID(late))])[0].text == "flood of risk"
     assert old.delete([late])
     assert papers.count() == 20
@@ -525,14 +536,19 @@ def test_llama_index(client: QdrantClient, tiny_model: CDEModel, tmp_path: Any) 
     old.add([node(number, sentence(number)) for number in range(20)])
     question = queries.VectorStoreQuery(query_embedding=their_vector("river bank"), similarity_top_k=5)
     found = old.query(question).ids
-    papers = adopt(client, "theirs", texts="llamaindex", model=tiny_model, context_size=SIZE, parent_key="ref_doc_id")
+    papers = adopt(
+        QdrantCollection(client, "theirs", texts="llamaindex"),
+        model=tiny_model,
+        context_size=SIZE,
+        parent_key="ref_doc_id",
+    )
     assert papers.count({"ref_doc_id": "doc 1"}) == 4
     assert papers.count({"n": {"lt": 7}}) == 7
     assert_as_if_built(papers, tmp_path / "fresh")
     for reader in (old, library.QdrantVectorStore(collection_name="theirs", client=client)):
         assert reader.query(question).ids == found
     old.add([node(21, "flood of risk")])
-    assert catch_up(papers).adopted == 1
+    assert catch_up(papers).added == 1
     assert [record.text for record in papers.scroll({"n": 21, "ref_doc_id": "doc 1"})] == ["flood of risk"]
     old.delete("doc 1")
     assert papers.count() == 16
@@ -576,8 +592,8 @@ def test_catching_up_ends_while_the_application_writes_all_the_time(
             application.write(next(written), "another flood")
 
     application.write(next(written), "a flood")
-    assert catch_up(papers, on_progress=write_more).adopted == sum(range(1, 9))  # in eight passes
-    assert catch_up(papers).adopted == 9
+    assert catch_up(papers, on_progress=write_more).added == sum(range(1, 9))  # in eight passes
+    assert catch_up(papers).added == 9
 
 
 # By arithmetic
@@ -603,7 +619,9 @@ def test_vectors_of_the_application_become_contextual_ones_without_its_model(
     plain, keep = FunctionEmbedder(service, name="theirs-1"), PlainVectors(tmp_path / "theirs.sqlite")
     texts = [sentence(number) for number in range(40)]
     before = len(service.texts)
-    papers = adopt(client, "theirs", texts="text", model=plain, own_vectors=vector or "", plain_vectors=keep)
+    papers = adopt(
+        QdrantCollection(client, "theirs", "text", own_vectors=vector or "", plain_vectors=keep), model=plain
+    )
     assert papers.count() == 40
     assert len(service.texts) - before <= CHECKED + 1  # those that are compared, and the fixed text
     expected = ArithmeticEmbedder.from_corpus(texts, model=plain)
@@ -624,11 +642,11 @@ def test_vectors_of_another_model_are_refused(client: QdrantClient, tmp_path: Pa
     other = FunctionEmbedder(lambda texts: [their_vector(f"{text}!") for text in texts], name="other-1")
     keep = PlainVectors(tmp_path / "theirs.sqlite")
     with pytest.raises(ContextMismatchError, match=r"Were the vectors made by this model"):
-        adopt(client, "theirs", texts="text", model=other, own_vectors="", plain_vectors=keep)
+        adopt(QdrantCollection(client, "theirs", "text", own_vectors="", plain_vectors=keep), model=other)
     with pytest.raises(TypeError, match="own_vectors needs the plain embedder"):
-        adopt(client, "theirs", texts="text", own_vectors="")
+        adopt(QdrantCollection(client, "theirs", "text", own_vectors=""))
     with pytest.raises(StoreError, match="vectors named 'absent'"):
-        adopt(client, "theirs", texts="text", model=other, own_vectors="absent", plain_vectors=keep)
+        adopt(QdrantCollection(client, "theirs", "text", own_vectors="absent", plain_vectors=keep), model=other)
     assert not keep.path.exists()
     assert not QdrantStore(client, "theirs").exists()
 
@@ -637,7 +655,7 @@ def test_a_plain_embedder_adopts_without_their_vectors_too(client: QdrantClient)
     Application(client).fill(12)
     service = Counting()
     plain = FunctionEmbedder(service, name="theirs-1")
-    papers = adopt(client, "theirs", texts="text", model=plain)
+    papers = adopt(QdrantCollection(client, "theirs", texts="text"), model=plain)
     assert isinstance(papers.embedder, ContextualEmbedder)
     assert set(service.texts) >= {sentence(number) for number in range(12)}
     assert papers.search(sentence(3), k=1)[0].text == sentence(3)

@@ -17,7 +17,7 @@ from sqlite_store import SqliteStore
 from tiny import tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.adoption.qdrant import adopt
+from cde_rag.adoption import QdrantCollection, adopt
 from cde_rag.collection.tenants import Tenants
 from cde_rag.errors import ContextMissingError, CorpusError, ModelError
 from cde_rag.indexing.canary import Canary
@@ -154,7 +154,7 @@ def _foreign() -> QdrantClient:
         (lambda folder: FaissStore(folder, index=""), ValueError, "index: expected one of"),
         (lambda folder: FaissStore(folder, quantization=""), ValueError, "quantization: expected"),
         (lambda _: read_context(_foreign(), "theirs", ""), ContextMissingError, "found none of that name"),
-        (lambda _: adopt(_foreign(), "theirs", texts="text", model=""), ModelError, "model"),
+        (lambda _: adopt(QdrantCollection(_foreign(), "theirs", "text"), model=""), ModelError, "model"),
         (lambda _: Collection.create(BruteForceStore(), EMBEDDER, headers=""), TypeError, "a list of metadata keys"),
         (lambda _: Collection.create(BruteForceStore(), EMBEDDER, parent_key=""), ValueError, "parent_key is empty"),
         (lambda _: runtime_choice.asked(""), ModelError, "Expected the runtime .*, found ''"),

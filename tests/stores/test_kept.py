@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from intact import damages
 from tiny import tiny_cde_model
 
 from cde_rag import Collection, Context, ContextualEmbedder
@@ -49,11 +50,11 @@ def test_a_qdrant_store_of_before_is_searched_and_moved(kept: Path):
             papers.add(["a new text"], ids=["new"])
         with pytest.raises(StoreError, match=r"index_texts\(\)"):
             store.update_metadata({"a": {"book": "y"}})
-        assert papers.verify() == []
+        assert damages(papers) == []
         papers.store.index_texts()
         assert [record.id for record in papers.scroll(where)] == before
         assert papers.count(where) == len(before)
-        assert papers.verify() == []
+        assert damages(papers) == []
         assert not any(key.startswith(("cde_tokens", "cde_numbers")) for key in store._engine.points.indexed())
         for point in store._engine.points.in_order():
             assert not {"cde_tokens", "cde_numbers"} & set(point.payload or {})
@@ -63,7 +64,7 @@ def test_a_qdrant_store_of_before_is_searched_and_moved(kept: Path):
 @pytest.mark.parametrize(("name", "kind"), [("papers.faiss", FaissStore), ("papers.qdrant", QdrantEdgeStore)])
 def test_the_collection_opens_and_goes_on(kept: Path, name: str, kind: Callable[[Path], Store]):
     with Collection.open(kind(kept / name), model=tiny_cde_model()) as papers:
-        assert papers.verify() == []
+        assert damages(papers) == []
         assert papers.embedder.fingerprint == FINGERPRINT
         assert [record.text for record in papers.scroll()] == TEXTS
         hits = papers.search("river", 3)
@@ -79,4 +80,4 @@ def test_the_collection_opens_and_goes_on(kept: Path, name: str, kind: Callable[
         papers.add(["a new text"], ids=["new"])
         papers.recontextualize(seed=5)
         assert papers.embedder.fingerprint != FINGERPRINT
-        assert papers.verify() == []
+        assert damages(papers) == []

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from intact import damages
 from qdrant_client import QdrantClient
 from tiny import tiny_cde_model
 
@@ -32,7 +33,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 def is_as_it_was(papers: Collection) -> None:
-    assert papers.verify() == []
+    assert damages(papers) == []
     assert papers.embedder.fingerprint == FINGERPRINT
     assert [record.id for record in papers.scroll()] == list("abcd")
     assert scores(papers.search("river", 3)) == HITS
@@ -58,7 +59,7 @@ def test_an_index_with_codes(kept: Path):
     with Collection.open(store, model=tiny_cde_model()) as papers:
         is_as_it_was(papers)
         assert papers.add(["a new text"], ids=["new"]).added == 1
-        assert papers.verify() == []
+        assert damages(papers) == []
 
 
 def test_a_backup(kept: Path):
@@ -71,7 +72,7 @@ def test_a_backup(kept: Path):
 def test_tenants(kept: Path):
     with Tenants.open(FolderTenants(kept / "tenants", FaissStore), model=tiny_cde_model()) as tenants:
         assert tenants.names() == ["acme", "globex"]
-        found = {name: tenants.tenant(name) for name in tenants.names()}
+        found = {name: tenants.get(name) for name in tenants.names()}
         assert [papers.verify() for papers in found.values()] == [[], []]
         assert scores(found["acme"].search("river", 3)) == [("a", 0.676508), ("b", 0.574902)]
         assert scores(found["globex"].search("river", 3)) == HITS[1:]

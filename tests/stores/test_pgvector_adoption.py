@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
+from intact import damages
 from tiny import WORDS, tiny_cde_model
 
+from cde_rag.adoption import PostgresTable, adopt, catch_up, release
 from cde_rag.adoption.pgvector_table import LANGCHAIN, LANGCHAIN_V2, LLAMA_INDEX, TableColumns
-from cde_rag.adoption.postgres import adopt, catch_up, release
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
@@ -113,7 +114,7 @@ def store(postgres: str) -> Iterator[PgVectorStore]:
 
 
 def adopted(store: PgVectorStore, theirs: TheirTable, **options: Any) -> Collection:
-    return adopt(store, theirs.name, theirs.columns, model=MODEL, context_size=SIZE, **options)
+    return adopt(PostgresTable(store, theirs.name, theirs.columns), model=MODEL, context_size=SIZE, **options)
 
 
 def assert_mirrors(papers: Collection, theirs: TheirTable) -> None:
@@ -123,7 +124,7 @@ def assert_mirrors(papers: Collection, theirs: TheirTable) -> None:
     fresh = papers.embedder.embed_documents([text for text, _ in expected.values()])
     held = papers.store.vectors(list(expected), fingerprint=papers.embedder.fingerprint)
     np.testing.assert_allclose(held, fresh, atol=1e-5)
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 @pytest.mark.parametrize("theirs", ["langchain v2"], indirect=True)
@@ -131,13 +132,13 @@ def test_a_refused_call_leaves_nothing_that_refuses_the_right_one(store: PgVecto
     """An embedder is given, so that no text is read for a sample."""
     embedder = ContextualEmbedder.from_corpus([*"ab"], model=MODEL)
     with pytest.raises(StoreError, match="nowhere"):
-        adopt(store, "nowhere", theirs.columns, embedder=embedder)
+        adopt(PostgresTable(store, "nowhere", theirs.columns), embedder=embedder)
     for number in range(30):
         theirs.write(number, tags=["a", "b"])
     with pytest.raises(CorpusError, match="none of 30 rows can be a record: its 'tags' has to be a string"):
-        adopt(store, theirs.name, theirs.columns, embedder=embedder, parent_key="tags")
+        adopt(PostgresTable(store, theirs.name, theirs.columns), embedder=embedder, parent_key="tags")
     assert not store.exists()
-    assert adopt(store, theirs.name, theirs.columns, embedder=embedder).count() == 30
+    assert adopt(PostgresTable(store, theirs.name, theirs.columns), embedder=embedder).count() == 30
 
 
 def test_a_table_in_use_is_adopted_moved_and_released(store: PgVectorStore, theirs: TheirTable):
@@ -229,11 +230,20 @@ Call = Callable[[PgVectorStore, TheirTable], object]
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda store, theirs: adopt(store, "nothing", LANGCHAIN, model=MODEL), StoreError, "nothing.*not exist"),
-        (lambda store, theirs: adopt(store, theirs.name, LLAMA_INDEX, model=MODEL), StoreError, "TableColumns"),
+        (
+            lambda store, theirs: adopt(PostgresTable(store, "nothing", LANGCHAIN), model=MODEL),
+            StoreError,
+            "nothing.*not exist",
+        ),
+        (
+            lambda store, theirs: adopt(PostgresTable(store, theirs.name, LLAMA_INDEX), model=MODEL),
+            StoreError,
+            "TableColumns",
+        ),
         (
             lambda store, theirs: (
-                adopt(store, theirs.name, TableColumns("id", "embedding"), model=MODEL) and adopted(store, theirs)
+                adopt(PostgresTable(store, theirs.name, TableColumns("id", "embedding")), model=MODEL)
+                and adopted(store, theirs)
             ),
             StoreError,
             "expected a collection of .*, found one of",
@@ -241,7 +251,10 @@ Call = Callable[[PgVectorStore, TheirTable], object]
         (
             lambda store, theirs: [
                 adopted(store, theirs),
-                adopt(store, theirs.name, LANGCHAIN, embedder=ContextualEmbedder.from_corpus(["a bank"], model=MODEL)),
+                adopt(
+                    PostgresTable(store, theirs.name, LANGCHAIN),
+                    embedder=ContextualEmbedder.from_corpus(["a bank"], model=MODEL),
+                ),
             ],
             ContextMismatchError,
             "These vectors were made in",
@@ -279,7 +292,7 @@ def test_an_empty_table_and_another_store(postgres: str, store: PgVectorStore, t
     assert not store.exists()
     folder = FaissStore(tmp_path / "papers.faiss")
     papers = Collection.create(folder, ContextualEmbedder.from_corpus(["a bank"], model=MODEL))
-    with pytest.raises(StoreError, match="in PostgreSQL, found one in FaissStore"):
+    with pytest.raises(StoreError, match="was not adopted"):
         release(papers)
     papers.close()
     theirs.close()
@@ -303,20 +316,24 @@ def test_the_adopted_table_is_named_with_its_schema(postgres: str, store: PgVect
             PgVectorStore(postgres.replace("postgres:@", f"{role}@"), store.name),
             TableColumns("id", "body"),
         )
-        papers = adopt(mine, "chunks", columns, model=MODEL, context_size=SIZE)
+        papers = adopt(PostgresTable(mine, "chunks", columns), model=MODEL, context_size=SIZE)
         assert mine.manifest().settings["table"]["name"] == f"{schemas[0]}.chunks"
         connection.execute(f"ALTER ROLE {role} SET search_path = {schemas[1]}".encode())
         connection.execute(f"DELETE FROM {schemas[0]}.chunks WHERE id = '{schemas[0]} 8'".encode())
         assert catch_up(papers).deleted == 1
         assert {record.id for record in papers.scroll()} == {f"{schemas[0]} {one}" for one in range(8)}
         with pytest.raises(StoreError, match=f"found one of .*{schemas[0]}.chunks"):
-            adopt(mine, "chunks", columns, model=MODEL, context_size=SIZE)
+            adopt(PostgresTable(mine, "chunks", columns), model=MODEL, context_size=SIZE)
         settings = {**mine.manifest().settings["table"], "name": "chunks"}  # as version 0.2 stored it
         mine.update_settings({"table": settings})
         connection.execute(f"ALTER ROLE {role} SET search_path = {schemas[0]}".encode())
         for given in ("chunks", f"{schemas[0]}.chunks"):
-            assert adopt(mine, given, columns, model=MODEL, context_size=SIZE).count() == 8
+            assert adopt(PostgresTable(mine, given, columns), model=MODEL, context_size=SIZE).count() == 8
         with pytest.raises(StoreError, match="this table does not exist"):
-            adopt(PgVectorStore(postgres, "adopted_none"), "no_such", columns, model=MODEL, context_size=SIZE)
+            adopt(
+                PostgresTable(PgVectorStore(postgres, "adopted_none"), "no_such", columns),
+                model=MODEL,
+                context_size=SIZE,
+            )
     papers.close()
     mine.close()

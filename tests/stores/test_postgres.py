@@ -23,6 +23,7 @@ import psycopg
 import pytest
 from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, created, row, units
 from fastapi.testclient import TestClient
+from intact import damages
 from psycopg_pool.pool import AddConnection
 from typer.testing import CliRunner
 from word_scores import table_scores
@@ -168,7 +169,7 @@ def test_an_activation_whose_answer_is_lost_is_told_as_that(address: str, monkey
         with pytest.raises(StoreError, match="the answer was lost"):
             papers.recontextualize(context_size=1)
     assert papers.store.manifest().generation == 2
-    assert papers.verify() == []
+    assert damages(papers) == []
 
 
 def logging_in(postgres: str, role: str, *, also: str = "") -> str:

@@ -12,7 +12,7 @@
 The collection can belong to another application, with points and vectors of its own: they stay, and are no records.
 Make it before `create` to choose shards and replicas. Qdrant itself refuses a reader whose vectors are gone, since
 every read and write names them. Where they become records, too, the store is adopted
-(`cde_rag.adoption.qdrant`): a record's id is the point's, and what is ours in a payload begins with `cde_`.
+(`cde_rag.adoption`): a record's id is the point's, and what is ours in a payload begins with `cde_`.
 
 **Atomic.** A point is written completely, and the manifest in one write, so a record is the old or the new one and a
 generation is active or not. `add`, `delete` and `update_metadata` of many records are one request each up to about

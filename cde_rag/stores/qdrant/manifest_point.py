@@ -23,7 +23,7 @@ from cde_rag.stores.qdrant.context_points import (
 )
 from cde_rag.stores.qdrant_base.points_manifest import FENCED, PointsManifest
 
-NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.adoption.qdrant.adopt(…)."
+NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.adoption.adopt(…)."
 
 
 class ChangedMeanwhileError(StoreError):

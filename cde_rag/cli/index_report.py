@@ -1,0 +1,92 @@
+"""Messages and results of the command index."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from cde_rag.cli.output import in_passages, print_json, printable, shown_place
+from cde_rag.errors import how_to_install
+
+if TYPE_CHECKING:
+    from cde_rag.collection.collection import Collection
+    from cde_rag.readers import RecordReader
+
+_ROWS = frozenset({".csv", ".jsonl", ".parquet", ".tsv"})  # suffixes of records, read only where they are named
+
+
+def print_skipped(reader: "RecordReader") -> None:
+    """Print the records that could not be used."""
+    if reader.skipped:
+        typer.echo(f"Skipped {reader.skipped} bad records:", err=True)
+        for line in reader.reports:
+            typer.echo(printable(f"  {line}"), err=True)
+
+
+def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:
+    """Print what a run did."""
+    if as_json:
+        print_json({"documents": documents, **counts})
+    else:
+        found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
+        typer.echo(f"{shown_place(path)}: {in_passages(documents)} ({found})")
+
+
+def print_unread(reader: "RecordReader") -> None:
+    """Print how many files of the folders are not read, by suffix, and how many hold no text."""
+    from cde_rag.readers.documents import DOCUMENTS
+    from cde_rag.readers.passages import as_text_options
+
+    if unread := reader.unread():
+        kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
+        remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
+        if rows := sorted(_ROWS & unread.keys()):
+            remedy += f" Name files of rows ({', '.join(rows)}) one by one: cde-rag index FILE COLLECTION."
+        if options := as_text_options(unread):
+            remedy += f" To read them as text, add {options}."
+        typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
+    if reader.empty_files:
+        stored = "Passages that are stored of them stay; --sync deletes them."
+        typer.echo(printable(f"Files without text: {_named(reader.empty_files)}. {stored}"), err=True)
+
+
+def warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
+    """Warn once of texts in other languages than a bundled model reads, with their number."""
+    from cde_rag.models.files.model_files import MULTILINGUAL, packaged
+
+    name = opened.embedder.context.identity.name
+    if reader.foreign and packaged(name) is not None and name not in MULTILINGUAL:
+        found = f"{reader.foreign:,} of {total:,} texts do not look like English, the language that {name} reads"
+        remedy = "Search by words finds them; for vectors take a multilingual model: --model cde-multilingual"
+        typer.echo(f"Warning: {found}. {remedy}.", err=True)
+
+
+def print_plan(path: str, counts: dict[str, int], *, as_json: bool) -> None:
+    """Print what a run would do."""
+    if as_json:
+        print_json({"dry_run": True, **counts})
+        return
+    planned = {
+        name: count for name, count in counts.items() if count and name not in ("documents", "unchanged", "skipped")
+    }
+    found = ", ".join(f"{count:,} {name}" for name, count in planned.items())
+    would = f"A run would write: {found}." if found else "There is nothing to do."
+    typer.echo(f"{shown_place(path)}: {counts['documents']:,} passages. Nothing was written. {would}")
+
+
+def print_missing(documents: list[str]) -> None:
+    """Print documents that are no longer in the sources."""
+    if documents:
+        count = "1 document is" if len(documents) == 1 else f"{len(documents):,} documents are"
+        found = f"{count} no longer in the sources, and the passages stay: {_named(documents)}. --sync deletes them."
+        typer.echo(printable(found), err=True)
+
+
+def documents_of(passages: dict[str, str]) -> str:
+    """Return the first names of the documents of passages, given by the passages' ids."""
+    return _named(list(dict.fromkeys(passages.values())))
+
+
+def _named(names: list[str]) -> str:
+    """Return the first three names, and the number of the others."""
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"

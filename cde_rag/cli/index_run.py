@@ -1,0 +1,364 @@
+"""Runs of the command index: on this machine, as a dry run, and on a Ray cluster."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import typer
+
+from cde_rag.cli.collections import at, on_workers, open_collection, tenant_stores
+from cde_rag.cli.index_report import (
+    documents_of,
+    print_missing,
+    print_plan,
+    print_result,
+    print_skipped,
+    print_unread,
+    warn_of_language,
+)
+from cde_rag.cli.output import INTERRUPTED, in_passages, print_json, printable, progress_bar, shown_place, updating
+from cde_rag.errors import CDEError, CorpusError, StoreError
+
+if TYPE_CHECKING:
+    from cde_rag.collection.collection import Collection
+    from cde_rag.indexing.upsert import AddReport, Progress
+    from cde_rag.readers import RecordReader
+    from cde_rag.records import Record
+    from cde_rag.stores.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """Options of the command, but for those of its reader.
+
+    Attributes:
+        sources: Files or folders, or "-".
+        path: Folder or address of the collection.
+        parent_key: Field of parents; None for the collection's, or that of text files.
+        alone: Embed passages of text files without siblings.
+        headers: Fields in front of each text; None for the collection's.
+        windows: Read long texts in windows, in a new collection.
+        tenant: Name of the tenant, if the collection has tenants.
+        model: Name or folder of the model; None for the collection's, or that of new ones.
+        context_size: Documents of a new collection's context; None for the model's number.
+        seed: Random seed of their sample.
+        sync: Delete passages that are not in the sources.
+        yes: Also more than half of them.
+        workers: Processes that embed; None for this one.
+        shown: Whether progress is shown; None where there is a terminal.
+        as_json: Print JSON.
+    """
+
+    sources: list[str]
+    path: str
+    parent_key: str | None
+    alone: bool
+    headers: list[str] | None
+    windows: bool
+    tenant: str | None
+    model: str | None
+    context_size: int | None
+    seed: int
+    sync: bool
+    yes: bool
+    workers: int | None
+    shown: bool | None
+    as_json: bool
+
+
+def plan(reader: "RecordReader", options: IndexOptions) -> None:
+    """Print what a run would write; creates neither a collection nor a tenant.
+
+    Raises:
+        CorpusError: There are no documents.
+    """
+    try:
+        _check_found(reader, options)
+        counts = _plan(reader, options)
+        print_plan(options.path, counts, as_json=options.as_json)
+    finally:
+        print_skipped(reader)
+        print_unread(reader)
+
+
+def run(reader: "RecordReader", options: IndexOptions) -> None:
+    """Upsert the documents of a reader, and print the result.
+
+    Raises:
+        CorpusError: There are no documents.
+        StoreError: The collection was made with other options, or cannot be written.
+    """
+    from cde_rag.indexing.replacement import missing_documents
+
+    try:
+        _check_found(reader, options)
+        store = at(options.path) if options.tenant is None else _tenant(reader, options.tenant, options)
+        opened, total = (_open if store.exists() else _create)(store, reader, options)
+    finally:
+        print_skipped(reader)
+        print_unread(reader)
+    warn_of_language(opened, reader, total)
+    with opened:
+        others = _others(opened, reader, yes=options.yes) if options.sync else {}
+        with on_workers(opened, options.workers, None):
+            report = _add(opened, reader, total, options)
+        deleted = _delete_others(opened, reader, others)
+        documents = opened.count()
+        print_missing(missing_documents(opened.store, reader))
+    if report.truncated and reader.splits:
+        shorter = reader.max_characters * 3 // 5
+        typer.echo(f"Of text files --max-characters {shorter} would make shorter passages.", err=True)
+    counts = {**asdict(report), "skipped": reader.skipped, "deleted": report.deleted + deleted}
+    print_result(options.path, documents, counts, as_json=options.as_json)
+
+
+def _check_found(reader: "RecordReader", options: IndexOptions) -> None:
+    if next(iter(reader), None) is None and not reader.skipped:
+        raise CorpusError(
+            f"{', '.join(options.sources)}: expected documents, found none. Is it the right file or folder?"
+        )
+
+
+def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
+    """Count the writes of a run."""
+    from cde_rag.indexing.replacement import missing_documents, unread_passages
+
+    store = at(options.path) if options.tenant is None else _tenant_store(options.tenant, options)
+    if store is None or not store.exists():
+        new = len({record.id for record in reader})
+        nothing = dict.fromkeys(("replaced", "updated", "unchanged", "deleted"), 0)
+        return {"documents": 0, "added": new, "embedded": new, "skipped": reader.skipped, **nothing}
+    opened, _ = _open(store, reader, options)
+    with opened:
+        if options.sync and reader.skipped:
+            typer.echo(f"--sync would delete nothing, since {reader.skipped} bad records were passed over.", err=True)
+        others = unread_passages(opened.store, reader) if options.sync and not reader.skipped else {}
+        counts = asdict(opened.add_records(reader, dry_run=True))
+        print_missing([] if options.sync else missing_documents(opened.store, reader))
+        if others:
+            needs = "; without a terminal this needs --yes" if _are_most(others, opened) else ""
+            typer.echo(printable(f"--sync would delete passages of: {documents_of(others)}{needs}."), err=True)
+        deleted = counts["deleted"] + len(others)
+        return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
+
+
+def _tenant_store(name: str, options: IndexOptions) -> "Store | None":
+    """Return the store of a tenant; None if there is none yet."""
+    from cde_rag import Tenants
+
+    stores = tenant_stores(options.path)
+    if not stores.common().exists():
+        return None
+    with Tenants.open(stores, model=options.model) as tenants:
+        return tenants.get(name).store if name in tenants.names() else None
+
+
+def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
+    """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
+    from cde_rag.field_names import key_of
+    from cde_rag.indexing.replacement import locate
+
+    opened = open_collection(store, options.model)
+    _check_options(opened, options)
+    locate(reader, store)
+    size = opened.embedder.context.size
+    kept = (
+        f"exists and keeps its context of {in_passages(size)}" if size else "has no context; recontextualize makes one"
+    )
+    typer.echo(f"{shown_place(options.path)} {kept}.", err=True)
+    reader.fields = replace(reader.fields, parent=opened.parent_key)
+    total = sum(1 for _ in reader)
+    if opened.parent_key is not None and key_of(opened.parent_key) not in reader.keys:
+        typer.echo(f"No record has {opened.parent_key!r}, the collection's parent key: all stand alone.", err=True)
+    return opened, total
+
+
+def _check_options(opened: "Collection", options: IndexOptions) -> None:
+    """Refuse options other than those that a collection was made with."""
+    place = shown_place(options.path)
+    if options.parent_key not in (None, opened.parent_key):
+        raise StoreError(
+            f"{place} was made with the parent key {opened.parent_key!r}, not {options.parent_key!r}. "
+            "Leave --parent-key out, or make a new collection."
+        )
+
+    headers = opened.store.manifest().settings.get("headers", [])
+    if options.headers not in (None, headers):
+        raise StoreError(
+            f"{place} was made with the headers {', '.join(headers) or 'none'}, not "
+            f"{', '.join(options.headers or [])}. Leave --headers out, or make a new collection."
+        )
+    if options.windows and not opened.inspect().windows:
+        anew = f"embed them anew with cde-rag recontextualize {place} --windows"
+        if opened.embedder.context.identity.is_plain:
+            anew = "move it in Python to an embedder made with windows=True"
+        raise StoreError(f"{place} cuts texts longer than the model's window. Leave --windows out, or {anew}.")
+    if options.alone and opened.parent_key is not None:
+        raise StoreError(
+            f"{place} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
+            "Leave --alone out, or make a new collection."
+        )
+
+
+def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store":
+    """Return the store of a tenant, which is created if necessary, with the common store."""
+    from cde_rag import CDEModel, Context, ContextualEmbedder, Tenants
+
+    stores = tenant_stores(options.path)
+    if not stores.common().exists():
+        loaded = CDEModel.from_pretrained(options.model or "cde-mini")
+        embedder = ContextualEmbedder(loaded, Context.null(loaded))
+        try:
+            Tenants.create(stores, embedder, parent_key=options.parent_key or reader.fields.parent).close()
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--parent-key") from error
+    with Tenants.open(stores, model=options.model) as tenants:
+        return (tenants.get if name in tenants.names() else tenants.add)(name).store
+
+
+def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
+    """Create a collection and count the sources' records; reads them once, before anything is written."""
+    from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
+    from cde_rag.field_names import key_of
+    from cde_rag.indexing.headers import with_headers
+    from cde_rag.records import embedded_text
+
+    new, headers = CDEModel.from_pretrained(options.model or "cde-mini"), options.headers or []
+    records: Iterable[Record] = reader
+    if headers:
+        records = with_headers(reader, {"headers": headers}, ContextualEmbedder(new, Context.null(new)))
+    texts = (embedded_text(record) for record in records)
+    embedder = ContextualEmbedder.from_corpus(
+        texts, model=new, context_size=options.context_size, seed=options.seed, windows=options.windows
+    )
+    for option, key in (("--parent-key", options.parent_key), *(("--headers", header) for header in headers)):
+        if key is not None and key_of(key) not in reader.keys:
+            found = ", ".join(sorted(reader.keys)) or "none"
+            hint = "; the title is in front of every text without it" if (option, key) == ("--headers", "title") else ""
+            raise typer.BadParameter(
+                f"no record has a metadata field {key!r}; found: {printable(found):.200}{hint}",
+                param_hint=option,
+            )
+    try:
+        opened = Collection.create(store, embedder, parent_key=reader.fields.parent, headers=headers)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--parent-key") from error
+    except StoreError as error:
+        if store.exists():
+            raise StoreError(
+                f"{shown_place(options.path)} was made by another run meanwhile. Run the same command again."
+            ) from error
+        raise
+    return opened, embedder.context.manifest.documents_seen
+
+
+def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> dict[str, str] | None:
+    """Return the ids that `--sync` deletes, each with its document; None if bad records were passed over.
+
+    More than half of the passages need confirmation, or `yes`; without a terminal they are refused.
+    """
+    from cde_rag.indexing.replacement import unread_passages
+
+    if reader.skipped:  # it may be one of these that is to stay
+        return None
+    others = unread_passages(collection.store, reader)
+    if not yes and _are_most(others, collection):
+        would = f"--sync would delete {len(others):,} of {collection.count():,} passages: {documents_of(others)}."
+        if not _is_terminal():
+            raise StoreError(f"{would} Nothing was written. If the sources are right, add --yes.")
+        typer.confirm(printable(f"{would} Are the sources right?"), abort=True, err=True)
+    return others
+
+
+def _delete_others(collection: "Collection", reader: "RecordReader", others: dict[str, str] | None) -> int:
+    if others is None:
+        raise StoreError(
+            f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
+            "and run the same command again."
+        )
+    if others:
+        typer.echo(printable(f"Deleted, since no longer in the sources: {documents_of(others)}."), err=True)
+    return collection.delete(list(others))
+
+
+def _are_most(passages: dict[str, str], collection: "Collection") -> bool:
+    """Return True for more than half of a collection's passages."""
+    return 2 * len(passages) > collection.count()
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _add(collection: "Collection", reader: "RecordReader", total: int, options: IndexOptions) -> "AddReport":
+    done, empty = 0, collection.count() == 0
+    try:
+        with progress_bar("index", "passages", shown=options.shown) as update:
+
+            def on_progress(progress: "Progress") -> None:
+                nonlocal done
+                done = progress.done
+                update(done, total)
+
+            update(0, total)
+            return collection.add_records(reader, on_progress=on_progress)
+    except KeyboardInterrupt as error:
+        stopped = f"Stopped at {done:,} of {total:,} passages. Run the same command again to continue."
+        typer.echo(stopped, err=True)
+        raise typer.Exit(INTERRUPTED) from error
+    except CDEError as error:
+        again = f"Stopped at {done:,} of {total:,} passages; mend that and run the same command again."
+        anew = (
+            f" {shown_place(options.path)} keeps its context; for one of other texts, delete it first." if empty else ""
+        )
+        raise CDEError(f"{error} {again}{anew}") from error
+
+
+def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> None:
+    """Index the sources on a Ray cluster and print the result.
+
+    Args:
+        reader: Its settings are those of the readers on the cluster.
+        options: Options of the command.
+        address: Address of the cluster, auto or local.
+    """
+    from cde_rag import distributed
+    from cde_rag.indexing.replacement import locate, missing_documents
+
+    path = options.path
+    if at(path).exists():
+        with open_collection(at(path), options.model) as opened:
+            _check_options(opened, options)
+            locate(reader, opened.store)
+            reader.fields = replace(reader.fields, parent=opened.parent_key)
+    distributed.connect(None if address == "local" else address)
+    dataset = distributed.read_sources(
+        options.sources,
+        reader.fields,
+        max_characters=reader.max_characters,
+        max_line_bytes=reader.max_line_bytes,
+        roots=reader.roots,
+    )
+    with progress_bar("index", "passages", shown=options.shown) as update:
+        indexed = distributed.index(
+            dataset,
+            path,
+            fields=reader.fields,
+            headers=options.headers or (),
+            windows=options.windows,
+            model=options.model,
+            context_size=options.context_size,
+            seed=options.seed,
+            workers=options.workers,
+            on_progress=updating(update),
+        )
+    print_missing(missing_documents(at(path), reader))
+    if "://" not in path:
+        typer.echo(f"The shards stay in {path}.shards; delete the folder when no run needs them.", err=True)
+    if options.as_json:
+        print_json(asdict(indexed))
+    else:
+        counts = {**asdict(indexed.report), "buckets": indexed.buckets, "reused": indexed.reused}
+        found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        typer.echo(f"{shown_place(path)}: {in_passages(indexed.documents)} ({found})")

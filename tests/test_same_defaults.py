@@ -1,0 +1,75 @@
+"""One question has one answer: in Python, by the command, over HTTP and for agents."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import WORDS, tiny_network, tiny_tokenizer
+from typer.testing import CliRunner
+
+from cde_rag import Collection
+from cde_rag.cli import app
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.server.chat_routes import ChatRequest
+from cde_rag.server.collection_routes import SearchRequest, found
+from cde_rag.server.mcp_tools import CollectionTools
+from cde_rag.server.registry import ServedCollection
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+QUERY = "river bank"
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny_model")
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("defaults") / "papers.faiss"
+    texts = [f"{first} {second}" for first in WORDS[:6] for second in WORDS[:5]]
+    Collection.from_texts(texts, store=folder, model=tiny_folder).close()
+    return folder
+
+
+@pytest.fixture
+def papers(folder: Path, tiny_folder: Path) -> Iterator[Collection]:
+    with Collection.open(folder, model=tiny_folder) as opened:
+        yield opened
+
+
+def by_command(papers: Collection, folder: Path, model: Path) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(app, ["search", str(folder), QUERY, "--json", "--model", str(model)])
+    return json.loads(result.stdout)["hits"]
+
+
+def over_http(papers: Collection, folder: Path, model: Path) -> list[dict[str, Any]]:
+    return found(ServedCollection("papers", papers, has_words=True), SearchRequest(query=QUERY))["hits"]
+
+
+def for_agents(papers: Collection, folder: Path, model: Path) -> list[dict[str, Any]]:
+    return CollectionTools({"papers": papers}).search(QUERY, k=10)
+
+
+@pytest.mark.parametrize("asked", [by_command, over_http, for_agents])
+def test_a_question_without_options_has_one_answer(
+    papers: Collection, folder: Path, tiny_folder: Path, asked: Callable[..., list[dict[str, Any]]]
+) -> None:
+    expected = papers.search(QUERY)
+    assert expected == papers.search(QUERY, by="hybrid") != papers.search(QUERY, by="vectors")
+    hits = asked(papers, folder, tiny_folder)
+    assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
+    assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+
+
+def test_the_default_is_written_in_every_signature() -> None:
+    calls = ("search", "search_batch", "search_groups", "search_parents", "searcher")
+    defaults = [inspect.signature(getattr(Collection, name)).parameters["by"].default for name in calls]
+    defaults += [inspect.signature(CollectionTools.search).parameters["by"].default]
+    defaults += [body.model_fields["by"].default for body in (SearchRequest, ChatRequest)]
+    assert set(defaults) == {"hybrid"}
