@@ -20,14 +20,7 @@ from cde_rag.stores.postgres.index import PgIndex, build
 from cde_rag.stores.postgres.schema import FORMAT
 from cde_rag.stores.postgres.search import Plan, by_words, nearest, plan
 from cde_rag.stores.postgres.security import restrict
-from cde_rag.stores.postgres.tables import (
-    RECORD,
-    PgManifest,
-    PgTables,
-    condition,
-    read_record,
-    wanted,
-)
+from cde_rag.stores.postgres.tables import RECORD, PgManifest, PgTables, condition, read_record, wanted
 from cde_rag.stores.postgres.verify import find_damage
 from cde_rag.stores.postgres.words import check_postings
 
@@ -43,7 +36,7 @@ class _Known(NamedTuple):
 
 
 class _OlderError(StoreError):
-    """What was known of the manifest does not answer a question."""
+    """An earlier manifest does not answer a search: it is another now, or the search takes several statements."""
 
 
 class PgSession:
@@ -114,7 +107,7 @@ class PgSession:
         return self.tables.count(self.tables.names.records, condition(where, self.tables.names))
 
     def sample(self, count: int, seed: int | None) -> list[Row]:
-        """Return rows that each follow a place of its own."""
+        """Return rows that each follow a drawn place, or places at equal distances."""
         last, records = self.last_place(), self.tables.names.records
         if self.count(None) <= count:
             found = self.tables.found("ORDER BY place")
@@ -298,7 +291,7 @@ class PgEngine:
     Args:
         dsn: Address of the database, for libpq.
         name: Name of the collection.
-        index: Of a collection that `create` makes; another one is refused if it has one, until `reindex` or no kind.
+        index: Of a collection that `create` makes; a collection with another index is refused, if this has a kind.
         restricted: True to have `create` turn row-level security on.
 
     Attributes:
@@ -309,7 +302,7 @@ class PgEngine:
         self.database = PgDatabase(dsn, name)
         self.loading = False
         self._index = index
-        self._confirmed = index.kind is None  # the collection has this index
+        self._confirmed = index.kind is None  # else the collection was seen to have this index
         self._restricted = restricted
         self._known: _Known | None = None
 
