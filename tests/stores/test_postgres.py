@@ -41,6 +41,7 @@ from cde_rag.stores.postgres.index import PgIndex
 from cde_rag.stores.postgres.schema import PgNames
 from cde_rag.stores.postgres.tables import condition
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreState
 from cde_rag.transfer.backup import back_up
 from cde_rag.transfer.parquet import export_collection, import_collection
 
@@ -1173,6 +1174,50 @@ def test_a_database_without_pgvector_is_refused(postgres: str):
     with pytest.raises(StoreError, match="CREATE EXTENSION vector"):
         created(lambda: PgVectorStore(dsn, "papers"))
     assert not PgVectorStore(dsn, "papers").exists()
+
+
+def test_calls_of_one_state_are_one_transaction(postgres: str):
+    """It sees what it wrote, in each table and in the manifest; all of it is undone if it raises."""
+    store = created(lambda: PgVectorStore(postgres, name()))
+    store.add([row("a", "river")], EXACT[:1], fingerprint=SPACE)
+
+    def change(state: StoreState) -> list[str]:
+        state.add([row("b", "river bank", year=1)], EXACT[1:2], fingerprint=SPACE)
+        number = state.create_generation(fingerprint="b2" * 32, context=b"other")
+        state.add_to_generation(number, state.lacking(number), ["1", "2"], EXACT[1::-1])
+        state.activate(number)
+        state.drop(1)
+        state.update_settings({"parent_key": "year"})
+        state.add([row("c", "bank")], EXACT[2:3], fingerprint="b2" * 32)
+        assert state.manifest().settings == {"parent_key": "year"}
+        assert [(one.number, one.vectors) for one in state.generations()] == [(number, 3)]
+        ((best, *_),) = state.nearest(EXACT[1:2], 3, fingerprint="b2" * 32)
+        ((by_words, *others),) = state.matching(["bank"], 3, where={"year": 1})
+        assert others == []
+        assert best.record is by_words.record is None
+        return [hit.id for hit in state.hits([best, by_words])]
+
+    def raising(state: StoreState) -> None:
+        assert change(state) == ["a", "b"]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.write(raising)
+    assert (store.count(), store.generations()[0].number, len(store.generations())) == (1, 1, 1)
+    assert [hit.id for hit in store.search_text(["river"], 3)[0]] == ["a"]
+    assert store.write(change) == ["a", "b"]
+    assert store.count() == 3
+    assert store.verify() == []
+    assert [hit.id for hit in store.search(EXACT[1:2], 1, fingerprint="b2" * 32)[0]] == ["a"]
+
+
+def test_metadata_that_json_writes_otherwise_are_found_by_filters(postgres: str):
+    store = created(lambda: PgVectorStore(postgres, name()))
+    store.add([row("a", tags=("x", "y"), year=np.int64(3))], EXACT[:1], fingerprint=SPACE)
+    assert store.count({"tags": "y", "year": {"gte": 3}}) == 1
+    store.update_metadata({"a": {"tags": ("z",)}})
+    assert store.count({"tags": "z"}) == 1
+    assert store.verify() == []
 
 
 def test_an_id_that_no_index_holds_is_refused(postgres: str):

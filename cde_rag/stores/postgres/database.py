@@ -21,7 +21,7 @@ from cde_rag.errors import StoreError, StoreFormatError, require
 from cde_rag.stores.engine import Result
 from cde_rag.stores.postgres.address import checked_name, without_password
 from cde_rag.stores.postgres.schema import FIELD_INDEXES, FORMAT, TABLES, TOKENS, PgNames
-from cde_rag.stores.postgres.tables import PgTables
+from cde_rag.stores.postgres.tables import PgTables, manifest_sql
 
 _CONNECTIONS: Final = 8  # of one store at a time; more threads wait
 _WAIT_S: Final = 10.0  # for one of them
@@ -253,32 +253,27 @@ class PgDatabase:
                 with self._repeatable(connection):
                     names = self._prepare(connection)
                     stack.enter_context(connection.transaction())
-                if self._begin(connection, names, reading=reading) is None and tokens and not reading:
-                    raise _TokensError
-                return work(PgTables(connection, names))
+                return work(self._begin(connection, names, reading=reading, tokens=tokens))
 
-    def _begin(self, connection: Any, names: PgNames, *, reading: bool) -> str | None:
-        """Read the manifest's row, lock it against other writers, and check its format and the collection's id.
-
-        Returns:
-            Random id of the collection, or None.
-        """
+    def _begin(self, connection: Any, names: PgNames, *, reading: bool, tokens: bool) -> PgTables:
+        """Read the manifest, locked against other writers, and check its format and the collection's id."""
         unreadable = (
             f"{self.where}: expected a collection, found none that this role can read. "
             "Make one with Collection.create, or let its owner grant this role: store.grant_read(role)."
         )
         errors = self._psycopg.errors
-        row = f"SELECT to_json(m)::text FROM {names.manifest} m{'' if reading else ' FOR UPDATE'}"  # noqa: S608
         try:
-            found = connection.execute(row).fetchone()
+            if not reading:  # in a statement of its own: one that waits for the lock sees generations of before
+                connection.execute(f"SELECT FROM {names.manifest} FOR UPDATE")
+            found = connection.execute(manifest_sql(names)).fetchone()
         except (errors.UndefinedTable, errors.InsufficientPrivilege) as error:
-            if not reading and isinstance(error, errors.InsufficientPrivilege):
+            if (isinstance(error, errors.InsufficientPrivilege) and not reading) or ".generations" in str(error):
                 raise
             raise StoreError(unreadable) from error.with_traceback(None)
         if found is None:  # row-level security
             raise StoreError(unreadable)
-        manifest: dict[str, Any] = json.loads(found[0])  # version 0.2 has no store
-        store, format_ = manifest.get("store"), manifest.get("format")
+        row, generations = map(json.loads, found)
+        store, format_ = row.get("store"), row.get("format")  # version 0.2 has no store
         if not isinstance(format_, int):
             raise self._changed(f"the manifest's format is {format_!r:.80}")
         if format_ > FORMAT:
@@ -291,7 +286,9 @@ class PgDatabase:
                 "by a restored database. Nothing was written. Open it again."
             )
         self._store = self._store or store
-        return store
+        if store is None and tokens and not reading:
+            raise _TokensError
+        return PgTables(connection, names, row, generations)
 
     def _add_tokens(self) -> None:
         """Add the manifest's tokens to a collection of version 0.2; a later write does it if readers are in the way.

@@ -1,7 +1,9 @@
 """PostgreSQL as an engine of `cde_rag.stores.store.Store`; its tables are described in schema.py."""
 
+import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,19 +15,13 @@ from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import checksum_of, encode, sample_places
 from cde_rag.stores.engine import Found, Place, Placed, Result, Session, Version
 from cde_rag.stores.filter_conditions import Filter
+from cde_rag.stores.manifests import GenerationRow
 from cde_rag.stores.postgres.database import PgDatabase
 from cde_rag.stores.postgres.index import PgIndex, build
 from cde_rag.stores.postgres.schema import FORMAT
 from cde_rag.stores.postgres.search import Plan, by_words, nearest, plan
 from cde_rag.stores.postgres.security import restrict
-from cde_rag.stores.postgres.tables import (
-    RECORD,
-    PgManifest,
-    PgTables,
-    condition,
-    read_record,
-    wanted,
-)
+from cde_rag.stores.postgres.tables import RECORD, PgManifest, PgTables, condition, read_record, wanted
 from cde_rag.stores.postgres.verify import find_damage
 from cde_rag.stores.postgres.words import check_postings
 
@@ -41,7 +37,7 @@ class _Known(NamedTuple):
 
 
 class _OlderError(StoreError):
-    """What was known of the manifest does not answer a question."""
+    """An earlier manifest does not answer a search: it is another now, or the search takes several statements."""
 
 
 class PgSession:
@@ -57,14 +53,11 @@ class PgSession:
     def __init__(self, engine: "PgEngine", tables: PgTables) -> None:
         self._engine = engine
         self.tables = tables
-        self._manifest: PgManifest | None = None
 
     @property
     def manifest(self) -> PgManifest:
-        """Manifest, read once until this session changes it."""
-        if self._manifest is None:
-            self._manifest = self.tables.manifest()
-        return self._manifest
+        """Manifest, as this session left it."""
+        return self.tables.manifest
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -89,7 +82,7 @@ class PgSession:
 
     def get(self, ids: Sequence[str]) -> dict[str, Row]:
         """Return the rows of those ids that exist."""
-        found = self.tables.found(self.manifest, "WHERE id = ANY(%s)", wanted(ids))
+        found = self.tables.found("WHERE id = ANY(%s)", wanted(ids))
         return {row.record.id: row for _, row in found}
 
     def scan(self, where: Filter | None, *, after: Place, limit: int) -> list[Placed]:
@@ -104,7 +97,7 @@ class PgSession:
                 f"{self._engine}: another collection took the place of this one during the scan. Start again."
             )
         sql = f"WHERE place > %s AND {kept.sql} ORDER BY place LIMIT %s"
-        return self.tables.found(self.manifest, sql, number, *kept.parameters, limit)
+        return self.tables.found(sql, number, *kept.parameters, limit)
 
     def last_place(self) -> int:
         """Return the place of the record that was inserted last."""
@@ -115,23 +108,22 @@ class PgSession:
         return self.tables.count(self.tables.names.records, condition(where, self.tables.names))
 
     def sample(self, count: int, seed: int | None) -> list[Row]:
-        """Return rows that each follow a place of its own."""
-        manifest, records = self.manifest, self.tables.names.records
+        """Return rows that each follow a drawn place, or places at equal distances."""
+        last, records = self.last_place(), self.tables.names.records
         if self.count(None) <= count:
-            found = self.tables.found(manifest, "ORDER BY place")
+            found = self.tables.found("ORDER BY place")
         else:
-            even = (number * manifest.places // count for number in range(count))
+            even = (number * last // count for number in range(count))
             found = self.tables.found(
-                manifest,
                 f"WHERE place IN (SELECT (SELECT min(place) FROM {records} WHERE place > after) "  # noqa: S608
                 "FROM unnest(%s::bigint[]) AS drawn (after)) ORDER BY place",
-                list(even) if seed is None else sample_places(manifest.places, count, seed),
+                list(even) if seed is None else sample_places(last, count, seed),
             )
         return [row for _, row in found]
 
     def versions(self, ids: Sequence[str]) -> dict[str, Version]:
         """Return the places and digests of those ids that exist."""
-        return self.tables.versions(self.manifest.active, ids)
+        return self.tables.versions(ids)
 
     def vectors(self, generation: int, ids: Sequence[str]) -> dict[str, Float32[np.ndarray, " dim"]]:
         """Return the vectors of those ids that have one in a generation."""
@@ -148,7 +140,7 @@ class PgSession:
             f"WHERE place > coalesce((SELECT max(place) FROM {names.records} WHERE id = ANY(%s)), 0) AND NOT EXISTS "  # noqa: S608
             f"(SELECT FROM {names.vectors(generation)} n WHERE n.place = r.place) ORDER BY place LIMIT %s"
         )
-        found = self.tables.found(self.manifest, sql, wanted([] if after is None else [after]), limit)
+        found = self.tables.found(sql, wanted([] if after is None else [after]), limit)
         return [row for _, row in found]
 
     def nearest(
@@ -191,15 +183,13 @@ class PgSession:
         self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> None:
         """Insert or replace records and their vectors, and build the index if it is due."""
-        manifest = self.manifest
-        places = self.tables.put(records, manifest)
-        for state in manifest.generations:
-            if state.number != manifest.active:
+        places, active = self.tables.put(records), self.manifest.active
+        for state in self.manifest.generations:
+            if state.number != active:
                 self.tables.drop_stale(state.number, places, digests)
-        self.tables.put_vectors(manifest.active, places, digests, vectors)
+        self.tables.put_vectors(active, places, digests, vectors)
         if not self._engine.loading:
-            build(self.tables, manifest, manifest.active)
-        self._manifest = None
+            build(self.tables, active)
 
     def put_metadata(self, metadata: Mapping[str, str]) -> None:
         """Replace the metadata, given as JSON, of records by id."""
@@ -209,8 +199,7 @@ class PgSession:
         """Remove those records of the ids that exist; return their number."""
         places = [version.key for version in self.versions(ids).values()]
         if places:
-            self.tables.delete(places, self.manifest)
-            self._manifest = None
+            self.tables.delete(places)
         return len(places)
 
     def put_vectors(
@@ -226,54 +215,55 @@ class PgSession:
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings."""
-        self._change("settings = %s", encode(settings, "The store's settings"))
+        encoded = encode(settings, "The store's settings")
+        self.tables.run(f"UPDATE {self.tables.names.manifest} SET settings = %s", encoded)  # noqa: S608
+        self.tables.manifest = replace(self.manifest, settings=json.loads(encoded))
 
     def index_texts(self) -> None:
         """Make the table of words anew, with the newest analyzer and in the newest format."""
         self.tables.put_words()
-        self._manifest = None
 
     def begin(self, fingerprint: str, context: bytes) -> int:
         """Add an empty, inactive generation; return its number."""
-        number = self.manifest.last + 1
+        number, names = self.manifest.last + 1, self.tables.names
         self.tables.begin(number, fingerprint, context, self.manifest.dim)
-        self._change("last = %s", number)
+        self.tables.run(f"UPDATE {names.manifest} SET last = %s", number)  # noqa: S608
+        states = *self.manifest.generations, GenerationRow(number, fingerprint)
+        self.tables.manifest = replace(self.manifest, last=number, generations=states)
         return number
 
     def activate(self, generation: int) -> None:
         """Activate a generation, with its index."""
-        build(self.tables, self.manifest, generation)
-        self._change("active = %s", generation)
+        build(self.tables, generation)
+        self.tables.run(f"UPDATE {self.tables.names.manifest} SET active = %s", generation)  # noqa: S608
+        self.tables.manifest = replace(self.manifest, active=generation)
 
     def drop(self, generation: int) -> None:
         """Remove an inactive generation."""
         self.tables.run(f"DELETE FROM {self.tables.names.generations} WHERE number = %s", generation)  # noqa: S608
         self.tables.run(f"DROP TABLE {self.tables.names.vectors(generation)}")
-        self._manifest = None
+        states = tuple(state for state in self.manifest.generations if state.number != generation)
+        self.tables.manifest = replace(self.manifest, generations=states)
 
     def reindex(self, index: PgIndex) -> None:
         """Change the index of all generations."""
+        tables, names = self.tables, self.tables.names
         index.check(self.manifest.dim)
-        self._change("index = %s, quantization = %s", *index)
-        manifest = self.tables.manifest()
-        for state in manifest.generations:
-            self.tables.run(f"DROP INDEX IF EXISTS {self.tables.names.table(f'nearest_{state.number}')}")
-            build(self.tables, manifest, state.number)
+        tables.run(f"UPDATE {names.manifest} SET index = %s, quantization = %s", *index)  # noqa: S608
+        tables.manifest = replace(self.manifest, index=index.kind, quantization=index.quantization)
+        for state in self.manifest.generations:
+            tables.run(f"DROP INDEX IF EXISTS {names.table(f'nearest_{state.number}')}")
+            build(tables, state.number)
 
     def _each(self, generation: int, queries: Sequence[Any], search: _Search) -> list[list[Found]]:
         """Answer queries, and note for later ones what the state was."""
-        made, every = plan(self.tables, self.manifest, generation), list[list[Found]]()
+        made, every = plan(self.tables, generation), list[list[Found]]()
         for query in queries:
             state, found = search(made, query)
             every.append(found)
             if state is not None:
                 self._engine.note(self.manifest, made, state)
         return every
-
-    def _change(self, columns: str, *values: Any) -> None:
-        """Change columns of the manifest."""
-        self.tables.run(f"UPDATE {self.tables.names.manifest} SET {columns}", *values)  # noqa: S608
-        self._manifest = None
 
 
 class _Glance(PgSession):
@@ -284,7 +274,7 @@ class _Glance(PgSession):
 
     def __init__(self, engine: "PgEngine", tables: PgTables, known: _Known) -> None:
         super().__init__(engine, tables)
-        self._manifest, self._plans = known
+        self.tables.manifest, self._plans = known
 
     def _each(self, generation: int, queries: Sequence[Any], search: _Search) -> list[list[Found]]:
         if generation not in self._plans or len(queries) != 1:
@@ -302,7 +292,7 @@ class PgEngine:
     Args:
         dsn: Address of the database, for libpq.
         name: Name of the collection.
-        index: Of a collection that `create` makes; another one is refused if it has one, until `reindex` or no kind.
+        index: Of a collection that `create` makes; a collection with another index is refused, if this has a kind.
         restricted: True to have `create` turn row-level security on.
 
     Attributes:
@@ -313,7 +303,7 @@ class PgEngine:
         self.database = PgDatabase(dsn, name)
         self.loading = False
         self._index = index
-        self._confirmed = index.kind is None  # the collection has this index
+        self._confirmed = index.kind is None  # else the collection was seen to have this index
         self._restricted = restricted
         self._known: _Known | None = None
 
@@ -354,20 +344,21 @@ class PgEngine:
 
         The transaction stays open meanwhile; behind a transaction pooler it occupies one of its connections.
         """
-        self.database.read(PgTables.manifest)
+        self.database.read(lambda tables: tables.manifest)
         with self.database.lock([_LEASES, self.database.name]) as process:
             if process is None:
                 raise StoreError(f"{self}: another run holds the lease to change its context. Wait for it to finish.")
 
             def take(session: PgSession) -> tuple[int, str | None] | None:
                 token = "" if session.manifest.store is None else ", lease = gen_random_uuid()"
-                taken = session.tables.run(
-                    f"UPDATE {session.tables.names.manifest} SET run = run + 1{token} WHERE EXISTS (SELECT FROM "  # noqa: S608
-                    "pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s AND pid = %s)",
+                taken = session.tables.rows(
+                    f"UPDATE {session.tables.names.manifest} m SET run = run + 1{token} WHERE EXISTS (SELECT FROM "  # noqa: S608
+                    "pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s AND pid = %s) "
+                    "RETURNING to_json(m)::text",
                     *(_LEASES, process),
                 )
-                found = session.tables.manifest()
-                return (found.run, found.lease) if taken else None
+                row = json.loads(taken[0][0]) if taken else None
+                return row and (row["run"], row.get("lease"))
 
             if (run := self.write(take)) is None:
                 raise StoreError(f"{self}: the connection that held the lease was lost. Call again.")

@@ -118,14 +118,14 @@ def built(tables: PgTables, generation: int) -> bool:
     return tables.rows(f"SELECT {presence(generation)} FROM {tables.names.manifest} m")[0][0]  # noqa: S608
 
 
-def build(tables: PgTables, manifest: PgManifest, generation: int) -> None:
+def build(tables: PgTables, generation: int) -> None:
     """Build the index of a generation unless it is there or the generation small, and count for the planner."""
-    index = PgIndex.of(manifest)
+    index = PgIndex.of(tables.manifest)
     if index.kind is None or built(tables, generation):
         return
     names = tables.names
     if (rows := tables.count(names.vectors(generation))) >= LEAST_ROWS:
-        tables.run(index.creation(names, generation, manifest.dim, rows))
+        tables.run(index.creation(names, generation, tables.manifest.dim, rows))
         tables.run(  # columns without texts and arrays
             f"ANALYZE {names.manifest}, {names.fields}, {names.records} (place, batch), {names.words} (term, batch), "
             f"{names.vectors(generation)} (place)"

@@ -11,7 +11,7 @@ from cde_rag.stores.engine import Found
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.postgres.index import PgIndex, built, presence
-from cde_rag.stores.postgres.tables import RECORD, PgManifest, PgTables, condition, read_record, read_score
+from cde_rag.stores.postgres.tables import RECORD, PgTables, condition, read_record, read_score
 from cde_rag.stores.postgres.words import live
 from cde_rag.stores.text_analysis import ANALYZER, K1, B, TextAnalyzer
 
@@ -33,12 +33,13 @@ class Plan:
     index: PgIndex
 
 
-def plan(tables: PgTables, manifest: PgManifest, generation: int) -> Plan:
+def plan(tables: PgTables, generation: int) -> Plan:
     """Return the plan of a search in a generation; of one by words in the active generation.
 
     It holds for one collection, one vector space and one analyzer: in a database that went back to an earlier state the
     numbers come again.
     """
+    manifest = tables.manifest
     index = PgIndex.of(manifest)
     there = index.kind is not None and built(tables, generation)
     due = "" if there or index.kind is None else f", {presence(generation)}"

@@ -119,7 +119,7 @@ class PgVectorStore(Store):
             self._postgres.loading = before
 
         def end(session: PgSession) -> None:
-            build(session.tables, session.manifest, session.manifest.active)
+            build(session.tables, session.manifest.active)
 
         self._postgres.write(end)
 

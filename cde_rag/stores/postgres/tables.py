@@ -50,6 +50,7 @@ _COLUMNS: Final[Mapping[str, type | tuple[type, ...]]] = {  # of the manifest, a
     **dict.fromkeys(("index", "quantization", "store", "lease"), (str, NoneType)),
     "settings": dict,
 }
+_COUNTS: Final = ("batches", "dead", "texts", "words")  # columns that statements alone use
 _LATER: Final = ("batches", "dead", "store", "lease")  # columns that version 0.2 does not have
 _VECTOR: Final = struct.Struct(">2H")
 _DIALECT: Final = Dialect(
@@ -73,8 +74,6 @@ class PgManifest(StoredManifest[GenerationRow]):
         quantization: What the index holds, or None.
         store: Random id of the collection; None in one of version 0.2 that was not written since.
         places: Place of the record that was inserted last.
-        texts: Number of records that have words.
-        words: Number of words of all records together.
         run: Number of the run that had the lease last.
         lease: Random token of the run that had the lease last; None in one of version 0.2, or before the first.
     """
@@ -85,34 +84,41 @@ class PgManifest(StoredManifest[GenerationRow]):
     quantization: str | None
     store: str | None
     places: int = field(compare=False)
-    texts: int = field(compare=False)
-    words: int = field(compare=False)
     run: int = field(compare=False)
     lease: str | None = field(compare=False)
 
     @classmethod
-    def read(cls, row: str, generations: str) -> "PgManifest":
-        """Return the manifest of a row and of the generations, both in JSON.
+    def of(cls, row: Mapping[str, Any], generations: Sequence[Sequence[Any]]) -> "PgManifest":
+        """Return the manifest of a row's columns and of generations, each a number and a fingerprint.
 
         Raises:
             StoreFormatError: A column is missing or of another type.
         """
-        found: dict[str, Any] = dict.fromkeys(_LATER) | json.loads(row)
+        found: dict[str, Any] = {**dict.fromkeys(_LATER), **row}
         for name, kind in _COLUMNS.items():
             if name not in found or not isinstance(found[name], kind) or isinstance(found[name], bool):
                 raise changed(f"manifest.{name}", found.get(name))
         states: list[GenerationRow] = []
-        for number, fingerprint in json.loads(generations):
+        for number, fingerprint in generations:
             if not isinstance(number, int) or not isinstance(fingerprint, str):
                 raise changed("generations", (number, fingerprint))
             states.append(GenerationRow(number, fingerprint))
-        kept = {name: value for name, value in found.items() if name in _COLUMNS and name not in ("batches", "dead")}
+        kept = {name: value for name, value in found.items() if name in _COLUMNS and name not in _COUNTS}
         return cls(generations=tuple(states), **kept)
 
     @property
     def analyzer(self) -> TextAnalyzer:
         """Analyzer of the words."""
         return analyzer_of(self.settings)
+
+
+def manifest_sql(names: PgNames) -> str:
+    """Return the SQL that reads the manifest's row and the generations, both in JSON."""
+    return (
+        "SELECT to_json(m)::text, "  # noqa: S608
+        "(SELECT coalesce(json_agg(json_build_array(number, fingerprint) ORDER BY number), '[]')::text "
+        f"FROM {names.generations}) FROM {names.manifest} m"
+    )
 
 
 def condition(where: Filter | None, names: PgNames) -> Condition:
@@ -186,11 +192,32 @@ class PgTables:
     Args:
         connection: Of `PgDatabase`.
         names: Names of the tables.
+        row: Columns of the manifest's row, as this transaction read it; none of a collection that is made.
+        generations: Number and fingerprint of each generation, likewise.
     """
 
-    def __init__(self, connection: Any, names: PgNames) -> None:
+    def __init__(
+        self, connection: Any, names: PgNames, row: Mapping[str, Any] = {}, generations: Sequence[Sequence[Any]] = ()
+    ) -> None:
         self._connection = connection
+        self._read = row, generations
+        self._manifest: PgManifest | None = None
         self.names = names
+
+    @property
+    def manifest(self) -> PgManifest:
+        """Manifest, as this transaction left it.
+
+        Raises:
+            StoreFormatError: A column is missing or of another type.
+        """
+        if self._manifest is None:
+            self._manifest = PgManifest.of(*self._read)
+        return self._manifest
+
+    @manifest.setter
+    def manifest(self, manifest: PgManifest) -> None:
+        self._manifest = manifest
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Return all rows of a statement."""
@@ -212,19 +239,6 @@ class PgTables:
             copy.set_types(_TYPES[kind])
             for row in rows:
                 copy.write_row(row)
-
-    def manifest(self) -> PgManifest:
-        """Read the manifest.
-
-        Raises:
-            StoreFormatError: A column is missing or of another type.
-        """
-        found = self.rows(
-            "SELECT to_json(m)::text, "  # noqa: S608
-            "(SELECT coalesce(json_agg(json_build_array(number, fingerprint) ORDER BY number), '[]')::text "
-            f"FROM {self.names.generations}) FROM {self.names.manifest} m"
-        )
-        return PgManifest.read(*found[0])
 
     def begin(self, number: int, fingerprint: str, context: bytes, dim: int) -> None:
         """Make an empty generation."""
@@ -253,30 +267,29 @@ class PgTables:
         """Count the rows of a table for which a condition holds."""
         return self.rows(f"SELECT count(*) FROM {table} WHERE {where.sql}", *where.parameters)[0][0]  # noqa: S608
 
-    def found(self, manifest: PgManifest, sql: str, *parameters: Any) -> list[Placed]:
+    def found(self, sql: str, *parameters: Any) -> list[Placed]:
         """Return records with the digests of their vectors in the active generation, and their places.
 
         Args:
-            manifest: Names the generation, and the collection.
             sql: The rest of the statement after `FROM records r LEFT JOIN vectors a USING (place)`.
             parameters: Parameters of it.
         """
         every = self.rows(
             f"SELECT place, coalesce(a.digest, ''), {RECORD} FROM {self.names.records} r "  # noqa: S608
-            f"LEFT JOIN {self.names.vectors(manifest.active)} a USING (place) {sql}",
+            f"LEFT JOIN {self.names.vectors(self.manifest.active)} a USING (place) {sql}",
             *parameters,
         )
         for place, digest, *_ in every:
             if not _are(int, place) or not _are(str, digest):
                 raise changed("records.place, vectors.digest", (place, digest))
-        store = manifest.store or ""
+        store = self.manifest.store or ""
         return [Placed((place, store), Row(read_record(*record), digest)) for place, digest, *record in every]
 
-    def versions(self, generation: int, ids: Iterable[str]) -> dict[str, Version]:
-        """Return the places and digests of those ids that exist; "" without a vector in the generation."""
+    def versions(self, ids: Iterable[str]) -> dict[str, Version]:
+        """Return the places of those ids that exist, and their digests in the active generation, "" without any."""
         found = self.rows(
             f"SELECT id, place, coalesce(digest, '') FROM {self.names.records} "  # noqa: S608
-            f"LEFT JOIN {self.names.vectors(generation)} USING (place) WHERE id = ANY(%s)",
+            f"LEFT JOIN {self.names.vectors(self.manifest.active)} USING (place) WHERE id = ANY(%s)",
             wanted(ids),
         )
         for id_, place, digest in found:
@@ -295,28 +308,25 @@ class PgTables:
             raise changed("records.id", found[0][0])
         return {unescaped(id_): read_vector(*row) for id_, *row in found}
 
-    def put(self, records: Sequence[tuple[Record, str]], manifest: PgManifest) -> list[int]:
-        """Insert records, or replace those of the same id; returns their places.
-
-        Args:
-            records: Each with its metadata in JSON.
-            manifest: Names the analyzer, and the last place that is taken.
+    def put(self, records: Sequence[tuple[Record, str]]) -> list[int]:
+        """Insert records, given with their metadata in JSON, or replace those of the same id; returns their places.
 
         Raises:
             CorpusError: An id is too long for an index.
             StoreFormatError: The collection is of format 1.
         """
-        check_postings(manifest.format)
+        analyzer, last = self.manifest.analyzer, self.manifest.places
+        check_postings(self.manifest.format)
         for record, _ in records:
             if len(record.id.encode()) > _LONGEST_ID:
                 raise CorpusError(
                     f"Record {record.id!a:.80}: expected an id of at most {_LONGEST_ID} bytes in PostgreSQL."
                 )
-        there = self.versions(manifest.active, (record.id for record, _ in records))
+        there = self.versions(record.id for record, _ in records)
         gone = self._remove([version.key for version in there.values()])
-        numbers = count(manifest.places + 1)
+        numbers = count(last + 1)
         placed = [there[record.id].key if record.id in there else next(numbers) for record, _ in records]
-        words = [Counter(manifest.analyzer.record_terms(record)) for record, _ in records]
+        words = [Counter(analyzer.record_terms(record)) for record, _ in records]
         inserted, lengths = len(records) - len(there), [counted.total() for counted in words]
         batch, sweeping = self._count(lengths, gone, inserted=inserted, written=1)
         self.copy(
@@ -350,17 +360,17 @@ class PgTables:
         self.run(f"DELETE FROM {self.names.fields} WHERE place = ANY(%s)", places)  # noqa: S608
         self._put_fields((place, new) for place, _, new in rows)
 
-    def delete(self, places: Sequence[int], manifest: PgManifest) -> None:
+    def delete(self, places: Sequence[int]) -> None:
         """Remove records, and their vectors of all generations.
 
         Raises:
             StoreFormatError: The collection is of format 1.
         """
-        check_postings(manifest.format)
+        check_postings(self.manifest.format)
         _, sweeping = self._count([], self._remove(places))
         if sweeping:
             self._sweep()
-        for state in manifest.generations:
+        for state in self.manifest.generations:
             self.run(f"DELETE FROM {self.names.vectors(state.number)} WHERE place = ANY(%s)", list(places))  # noqa: S608
 
     def put_vectors(
@@ -395,16 +405,16 @@ class PgTables:
 
     def put_words(self) -> None:
         """Make the words of all records anew, with the newest analyzer, and the tables in the newest format."""
-        manifest = self.manifest()
-        if manifest.format < FORMAT:
+        if self.manifest.format < FORMAT:
             self._connection.execute(FROM_FORMAT_1.format(schema=self.names.schema))
         self._connection.execute(FIELD_INDEXES.format(schema=self.names.schema))
-        settings = with_newest(manifest.settings)
+        settings = with_newest(self.manifest.settings)
         ((batch,),) = self.rows(
             f"UPDATE {self.names.manifest} SET settings = %s, format = %s, texts = 0, words = 0, dead = 0, "  # noqa: S608
             "batches = batches + 1 RETURNING batches",
             *(json.dumps(settings, ensure_ascii=False), FORMAT),
         )
+        self.manifest = replace(self.manifest, settings=settings, format=FORMAT)
         self.run(f"TRUNCATE {self.names.words}")
         every = self.stream(f"SELECT place, {RECORD} FROM {self.names.records} r")  # noqa: S608
         while part := list(islice(every, _AT_ONCE)):
@@ -447,6 +457,7 @@ class PgTables:
             "texts = texts + %s, words = words + %s, dead = dead + %s RETURNING batches, dead > words",
             *(inserted, written, np.count_nonzero(new) - np.count_nonzero(gone), sum(new) - sum(gone), sum(gone)),
         )
+        self.manifest = replace(self.manifest, places=self.manifest.places + inserted)
         return batch, many
 
     def _sweep(self) -> None:

@@ -13,7 +13,7 @@ from cde_rag.stores.postgres.words import live
 
 def find_damage(tables: PgTables) -> Iterator[Damage]:
     """Yield each damaged record and vector; then rows missing from the tables of filters and words."""
-    manifest, of = tables.manifest(), tables.names
+    manifest, of = tables.manifest, tables.names
     names = {place: unescaped(str(id_)) for place, id_ in tables.stream(f"SELECT place, id FROM {of.records}")}  # noqa: S608
     elements = f"SELECT place, path, kind, number, value, instant FROM {of.fields}"  # noqa: S608
     fields = sum(map(hash, tables.stream(elements)))
