@@ -28,7 +28,7 @@ from cde_rag.indexing.upsert import Progress
 from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore, connections
 from cde_rag.stores.qdrant import QdrantStore, generations
-from cde_rag.stores.qdrant.manifest_point import load
+from cde_rag.stores.qdrant.manifest import load
 from cde_rag.stores.store import Store
 
 RECORDS = 40

@@ -16,12 +16,17 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "config": "each kind of model, and a training run, has one",
     "context": "the package is named for its class",
     "engine": "each kind of store has one, behind the port of this name",
+    "index": "each kind of Qdrant has parameters of its indexes",
     "indexing": "of a collection; in FAISS the parameters of its index",
+    "manifest": "each kind of store has one",
     "model": "the package of the networks; in mteb the class that MTEB calls its model",
     "postgres": "a kind of store, and a kind of source that is adopted",
     "qdrant": "a kind of store, and a kind of source that is adopted",
     "search": "of a collection; in qdrant_base the requests that it makes",
     "store": "each kind of store has one",
+    "tables": "each kind of Qdrant has points",
+    "tenants": "of a collection; in Qdrant a collection for each",
+    "verify": "each kind of store compares what it has with checksums",
 }
 SHARED_CLASSES = {  # why two may have it
     "CDERetriever": "Haystack's and LangChain's name for ours, each in a distribution of its own",
