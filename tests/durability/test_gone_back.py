@@ -132,7 +132,7 @@ def texts(place: Place) -> list[str]:
 
 
 def ids(collection: Collection) -> list[str]:
-    return [hit.id for hit in collection.search("first text of 7", 10)]
+    return [hit.id for hit in collection.search("first text of 7", 10, by="vectors")]
 
 
 def nearest(records: list[str]) -> list[str]:
