@@ -42,6 +42,7 @@ from cde_rag.server.search_results import neighbours_of
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreCalls
 
 DIM = 16
 MAX_LENGTH = 50  # characters, for the stub
@@ -382,7 +383,8 @@ def test_chunks_end_where_parents_end(papers: Collection):
 
 def test_interrupted_delete_is_finished_by_another(papers: Collection):
     papers.add_records(passages("a", 4))
-    with mock.patch.object(papers.store, "delete", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    owner = StoreCalls if isinstance(papers.store, FaissStore) else BruteForceStore
+    with mock.patch.object(owner, "delete", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         papers.delete(["a1"])
     assert papers.count() == 4
     assert papers.delete(["a1"]) == 1

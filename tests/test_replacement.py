@@ -110,7 +110,7 @@ def test_an_unchanged_folder_is_compared_without_reading_rows_twice(docs: Path, 
         papers.add_records(reader(docs))
         read: list[int] = []
         for records in (list(reader(docs)), reader(docs)):
-            with mock.patch.object(FaissStore, "scroll", autospec=True, side_effect=FaissStore.scroll) as scroll:
+            with mock.patch.object(StoreCalls, "scroll", autospec=True, side_effect=StoreCalls.scroll) as scroll:
                 papers.add_records(records)
             asked = [call.kwargs["where"] for call in scroll.call_args_list]
             read.append(sum(papers.count(where) for where in asked if "folder" not in where))
@@ -377,16 +377,17 @@ def _index(place: Path, docs: Path, bound: ContextualEmbedder, at: int, *, after
         def call(*arguments: Any, **named: Any) -> Any:
             nonlocal writes
             writes += 1
-            if (writes, after) == (at, False):
+            number = writes
+            if (number, after) == (at, False):
                 os.kill(os.getpid(), signal.SIGKILL)
             found = write(*arguments, **named)
-            if writes == at:
+            if number == at:
                 os.kill(os.getpid(), signal.SIGKILL)
             return found
 
         return call
 
-    for owner, name in ((StoreCalls, "add"), (StoreCalls, "delete"), (StoreCalls, "update_metadata"), (Store, "write")):
+    for owner, name in ((StoreCalls, "add"), (Store, "write")):  # inside a transaction, and around it
         setattr(owner, name, mortal(getattr(owner, name)))
     with Collection(FaissStore(place), bound) as papers:
         papers.add_records(reader(docs))
@@ -408,7 +409,7 @@ def test_killed_at_any_write_while_documents_are_replaced(
         write(docs / name, parts, seed=1)
     new = {name: set((docs / name).read_text().split("\n\n")) for name in names}
     fork, kills = multiprocessing.get_context("fork"), 0
-    for kills in range(60):
+    for kills in range(90):
         shutil.copytree(tmp_path / "old", tmp_path / "p")
         process = fork.Process(
             target=_index, args=(tmp_path / "p", docs, bound, 1 + kills // 2), kwargs={"after": kills % 2 == 1}
@@ -425,7 +426,7 @@ def test_killed_at_any_write_while_documents_are_replaced(
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
-    assert 10 <= kills < 59
+    assert 10 <= kills < 89
 
 
 def test_an_empty_source_is_refused() -> None:

@@ -7,14 +7,19 @@ from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.engine import Found, Result
 from cde_rag.stores.manifests import LeasedGenerations
 from cde_rag.stores.store import Store
-from cde_rag.stores.store_calls import hits_of
+from cde_rag.stores.store_calls import StoreState, hits_of
 
 
-class CallByCall(Store):
+class CallByCall(Store, StoreState):
     """A store that has no engine yet, and implements all calls of `Store` itself; a state of it is itself."""
 
     def __init__(self) -> None:
         self._leased = LeasedGenerations()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    __str__ = __repr__
 
     def read(self, work: Callable[[Any], Result]) -> Result:
         """Call a function with the store."""
