@@ -25,7 +25,7 @@ from cde_rag.models import CDEModel
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
-from cde_rag.stores.qdrant.tenant_collections import QdrantTenants
+from cde_rag.stores.qdrant.tenants import QdrantTenants
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.tenant_names import LONGEST_NAME, place_key
 from cde_rag.stores.tenant_stores import FolderTenants, TenantStores

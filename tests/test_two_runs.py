@@ -26,9 +26,9 @@ from cde_rag.errors import CDEError, StoreError
 from cde_rag.indexing import backfill as generations
 from cde_rag.records import Record
 from cde_rag.stores.qdrant import QdrantStore
-from cde_rag.stores.qdrant import server_lease as turns_module
+from cde_rag.stores.qdrant import lease as turns_module
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
-from cde_rag.stores.qdrant_edge.engine import EdgeShard
+from cde_rag.stores.qdrant_edge.shard import EdgeShard
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 

@@ -18,26 +18,24 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
 from cde_rag.records import Record, encode
-from cde_rag.stores.qdrant import client_points, generations, named_vectors
+from cde_rag.stores.qdrant import generations, index, tables
 from cde_rag.stores.qdrant.calls import call, call_if_found
-from cde_rag.stores.qdrant.client_points import MARK
-from cde_rag.stores.qdrant.context_points import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
+from cde_rag.stores.qdrant.contexts import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
 from cde_rag.stores.qdrant.engine import QdrantEngine, QdrantSession
-from cde_rag.stores.qdrant.ids import native, natives
-from cde_rag.stores.qdrant.manifest_point import is_store, load
-from cde_rag.stores.qdrant.queries import given_vectors
-from cde_rag.stores.qdrant.requests import in_requests, json_bytes
+from cde_rag.stores.qdrant.manifest import is_store, load
+from cde_rag.stores.qdrant.search import given_vectors
 from cde_rag.stores.qdrant.store import QdrantStore
+from cde_rag.stores.qdrant.tables import MARK, in_requests, json_bytes, native, natives
+from cde_rag.stores.qdrant_base.manifest import PointsManifest, vector_name
 from cde_rag.stores.qdrant_base.payload import ID, OURS, metadata_payload, record_payload, vector_payload
 from cde_rag.stores.qdrant_base.points import NewPoint
-from cde_rag.stores.qdrant_base.points_manifest import PointsManifest, vector_name
-from cde_rag.stores.qdrant_base.sparse_text import named_weights
+from cde_rag.stores.qdrant_base.words import named_weights
 
 _PAGE: Final = 512  # points read at once
 _NAMED: Final = 20  # collections in a message
 _VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
 _COPY: Final = "Or copy the texts into a collection of their own; cde_rag.adoption.qdrant.foreign_records reads them."
-_THEIRS: Final = models.Filter(must_not=[client_points.OURS])  # points that are no records of ours
+_THEIRS: Final = models.Filter(must_not=[tables.OURS])  # points that are no records of ours
 
 
 class Foreign(NamedTuple):
@@ -239,7 +237,7 @@ def only_here(client: QdrantClient, collection: str) -> Iterator[str]:
     """Yield ids of the records in an adopted collection that were added through it, not by the other application."""
     store, offset = QdrantStore(client, collection), None
     store.manifest()
-    nobodys = models.Filter(must=[client_points.OURS, models.IsEmptyCondition(is_empty=models.PayloadField(key=MARK))])
+    nobodys = models.Filter(must=[tables.OURS, models.IsEmptyCondition(is_empty=models.PayloadField(key=MARK))])
     while True:
         page, offset = call(
             lambda offset=offset: client.scroll(collection, nobodys, limit=_PAGE, offset=offset, with_payload=[ID])
@@ -265,14 +263,14 @@ def release_points(client: QdrantClient, collection: str) -> None:
             _give_up(client, collection)
     elif METADATA not in (metadata_of(client, collection) or {}):
         raise StoreError(f"{collection}: expected a collection that was adopted, found none of ours. Nothing to do.")
-    for name in named_vectors.vector_params(client, collection):
+    for name in index.vector_params(client, collection):
         if _VECTOR.fullmatch(name):
             _forget_keys(client, collection, [name])
             delete_context(client, collection, name.removeprefix(vector_name("")))
-            named_vectors.delete_vectors(client, collection, name)  # last, since the name is what is found again
-    named_vectors.delete_words(client, collection)
-    _forget_keys(client, collection, [*map(client_points.among_theirs, OURS), MARK])
-    engine.points(adopted=True).delete_indexes([*map(client_points.among_theirs, OURS)])
+            index.delete_vectors(client, collection, name)  # last, since the name is what is found again
+    index.delete_words(client, collection)
+    _forget_keys(client, collection, [*map(tables.among_theirs, OURS), MARK])
+    engine.points(adopted=True).delete_indexes([*map(tables.among_theirs, OURS)])
     beside = concrete(client, collection) + CONTEXTS
     if client.collection_exists(beside):
         call(lambda: client.delete(beside, models.PointIdsList(points=[MANIFEST_ID]), wait=True))

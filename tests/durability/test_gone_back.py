@@ -28,7 +28,7 @@ from cde_rag.indexing.upsert import Progress
 from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore, connections
 from cde_rag.stores.qdrant import QdrantStore, generations
-from cde_rag.stores.qdrant.manifest_point import load
+from cde_rag.stores.qdrant.manifest import load
 from cde_rag.stores.store import Store
 
 RECORDS = 40
@@ -132,7 +132,7 @@ def texts(place: Place) -> list[str]:
 
 
 def ids(collection: Collection) -> list[str]:
-    return [hit.id for hit in collection.search("first text of 7", 10)]
+    return [hit.id for hit in collection.search("first text of 7", 10, by="vectors")]
 
 
 def nearest(records: list[str]) -> list[str]:

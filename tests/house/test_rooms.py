@@ -17,7 +17,9 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "database": "the connections of FAISS's store and of PostgreSQL's",
     "engine": "each kind of store has one, behind the port of this name",
     "files": "of stores; of models, a package",
+    "index": "each kind of Qdrant has parameters of its indexes",
     "indexing": "of a collection; in FAISS the parameters of its index",
+    "manifest": "each kind of store has one",
     "model": "the port of all families; in mteb the class that MTEB calls its model",
     "models": "the package of their families; in experiments those that are compared",
     "pgvector_table": "in readers the names of 0.2, which are deprecated",
@@ -25,8 +27,9 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "qdrant": "a kind of store, and a kind of source that is adopted",
     "search": "of a collection; in qdrant_base the requests that it makes",
     "store": "each kind of store has one",
-    "tables": "of records in files; in PostgreSQL those of a collection",
-    "tenants": "of a collection; in PostgreSQL a schema for each",
+    "tables": "each kind of store has them",
+    "tenants": "of a collection; in PostgreSQL a schema for each, in Qdrant a collection",
+    "verify": "each kind of store compares what it has with checksums",
 }
 SHARED_CLASSES = {  # why two may have it
     "CDERetriever": "Haystack's and LangChain's name for ours, each in a distribution of its own",

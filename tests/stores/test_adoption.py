@@ -33,7 +33,7 @@ from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
-from cde_rag.stores.qdrant.ids import is_native, native
+from cde_rag.stores.qdrant.tables import is_native, native
 from cde_rag.stores.text_analysis import NEWEST
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")

@@ -25,7 +25,7 @@ from cde_rag.models.runtimes import runtime_choice
 from cde_rag.records import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
-from cde_rag.stores.qdrant.context_points import read_context, write_context
+from cde_rag.stores.qdrant.contexts import read_context, write_context
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_stores import FolderTenants

@@ -67,7 +67,7 @@ def test_the_collection_opens_and_goes_on(kept: Path, name: str, kind: Callable[
         assert damages(papers) == []
         assert papers.embedder.fingerprint == FINGERPRINT
         assert [record.text for record in papers.scroll()] == TEXTS
-        hits = papers.search("river", 3)
+        hits = papers.search("river", 3, by="vectors")
         assert [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in hits] == HITS
         np.testing.assert_allclose(
             papers.store.vectors(["a"], fingerprint=papers.embedder.fingerprint)[0, :4], FIRST, atol=1e-6

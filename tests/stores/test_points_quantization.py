@@ -19,10 +19,10 @@ from server import URL, collections_on
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.qdrant import Hnsw, QdrantStore, vector_name
-from cde_rag.stores.qdrant.manifest_point import load
+from cde_rag.stores.qdrant.manifest import load
+from cde_rag.stores.qdrant_base.manifest import ANALYZED, FENCED, PointsManifest, prefix_name
 from cde_rag.stores.qdrant_base.metadata_paths import MOST_INDEXED
 from cde_rag.stores.qdrant_base.payload import point_id
-from cde_rag.stores.qdrant_base.points_manifest import ANALYZED, FENCED, PointsManifest, prefix_name
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.quantization import prefix_dims, prefixes
 

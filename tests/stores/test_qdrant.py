@@ -27,10 +27,10 @@ from cde_rag.records import Record, Row
 from cde_rag.stores.filters import parse
 from cde_rag.stores.qdrant import QdrantStore, calls, generations, read_context, vector_name, write_context
 from cde_rag.stores.qdrant import engine as engine_module
-from cde_rag.stores.qdrant.client_points import ClientPoints
-from cde_rag.stores.qdrant.context_points import MANIFEST_ID, delete_context
-from cde_rag.stores.qdrant.manifest_point import load
-from cde_rag.stores.qdrant.server_lease import leased
+from cde_rag.stores.qdrant.contexts import MANIFEST_ID, delete_context
+from cde_rag.stores.qdrant.lease import leased
+from cde_rag.stores.qdrant.manifest import load
+from cde_rag.stores.qdrant.tables import ClientPoints
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
 from cde_rag.stores.qdrant_base.payload import point_id

@@ -7,7 +7,7 @@ import pytest
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import ContextFormatError, ContextMissingError
-from cde_rag.stores.qdrant import context_points as module
+from cde_rag.stores.qdrant import contexts as module
 from cde_rag.stores.qdrant import read_context, vector_name, write_context
 
 ONE, OTHER = "a1" * 32, "b2" * 32

@@ -26,10 +26,10 @@ from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.records import Record, Row
 from cde_rag.stores.filters import matches, parse
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
-from cde_rag.stores.qdrant_base.points_manifest import ANALYZED, PointsManifest
+from cde_rag.stores.qdrant_base.manifest import ANALYZED, PointsManifest
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore, folder_handle, shard_generations
 from cde_rag.stores.qdrant_edge.folder_handle import FolderHandle
-from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
+from cde_rag.stores.qdrant_edge.tables import ShardPoints
 
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
 SCRIPT = Path(__file__).with_name("script.py")

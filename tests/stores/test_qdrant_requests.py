@@ -155,7 +155,7 @@ def test_an_alias_that_moves_is_followed_at_once(client: QdrantClient, store: St
 @pytest.mark.parametrize("theirs", [None, SPACE, OTHER])
 @pytest.mark.parametrize("call", ["search", "get", "scroll", "count", "manifest", "add"])
 def test_a_collection_that_is_replaced_by_an_alias_of_its_name(
-    client: QdrantClient, store: Store, call: str, theirs: str | None
+    client: QdrantClient, store: QdrantStore, call: str, theirs: str | None
 ) -> None:
     """Its manifest is there still, beside the contexts; the new store may have an inactive generation of its space."""
     fingerprint = SPACE if theirs is None else OTHER if theirs == SPACE else "c3" * 32

@@ -20,9 +20,9 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.records import Record, Row
 from cde_rag.stores.faiss import FaissStore, fts_index
 from cde_rag.stores.qdrant import QdrantStore, generations
-from cde_rag.stores.qdrant.manifest_point import load
-from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
-from cde_rag.stores.qdrant_base.sparse_text import WORDS, weights
+from cde_rag.stores.qdrant.manifest import load
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
+from cde_rag.stores.qdrant_base.words import WORDS, weights
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.qdrant_edge import shard_generations as edge_generations
 from cde_rag.stores.store import Store

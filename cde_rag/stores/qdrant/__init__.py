@@ -4,7 +4,7 @@
         cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given; later ones
                               have the token of their run after the fingerprint;
                               with `quantization="prefix-128"` also its first dimensions, as cde_<fingerprint>_128
-        cde_words             a sparse vector with the modifier IDF: the record's words; see qdrant_base/sparse_text.py
+        cde_words             a sparse vector with the modifier IDF: the record's words; see qdrant_base/words.py
         metadata              {"cde": …}: where the manifest is
     papers__cde_contexts      the manifest, a point with a version: settings, generations and which is active, with a
                               checksum; the bytes of each generation's Context, in chunks; the lease of a run
@@ -43,9 +43,9 @@ from cde_rag.errors import require
 
 require("qdrant_client", "qdrant")
 
-from cde_rag.stores.qdrant.context_points import read_context, write_context  # noqa: E402
+from cde_rag.stores.qdrant.contexts import read_context, write_context  # noqa: E402
 from cde_rag.stores.qdrant.store import QdrantStore  # noqa: E402
-from cde_rag.stores.qdrant_base.hnsw import Hnsw  # noqa: E402
-from cde_rag.stores.qdrant_base.points_manifest import vector_name  # noqa: E402
+from cde_rag.stores.qdrant_base.index import Hnsw  # noqa: E402
+from cde_rag.stores.qdrant_base.manifest import vector_name  # noqa: E402
 
 __all__ = ["Hnsw", "QdrantStore", "read_context", "vector_name", "write_context"]

@@ -15,14 +15,14 @@ from cde_rag.stores.base import Damage
 from cde_rag.stores.engine import Result, Session, Version
 from cde_rag.stores.qdrant import generations
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.client_points import ClientPoints
-from cde_rag.stores.qdrant.collection_verification import find_damage
-from cde_rag.stores.qdrant.context_points import CONTEXTS, metadata_of, read_context
-from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, find, home_of, is_store, load_from
-from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
-from cde_rag.stores.qdrant.server_lease import leased, lock_of
+from cde_rag.stores.qdrant.contexts import CONTEXTS, metadata_of, read_context
+from cde_rag.stores.qdrant.index import QdrantIndexConfig
+from cde_rag.stores.qdrant.lease import leased, lock_of
+from cde_rag.stores.qdrant.manifest import ChangedMeanwhileError, find, home_of, is_store, load_from
+from cde_rag.stores.qdrant.tables import ClientPoints
+from cde_rag.stores.qdrant.verify import find_damage
 from cde_rag.stores.qdrant_base.locks import hold_lease
-from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest, vector_name
+from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest, vector_name
 from cde_rag.stores.qdrant_base.session import GoneError, PointSession
 
 LOCAL_POINTS: Final = 2000  # more than these are slow in a local folder, which commits each point
@@ -274,7 +274,7 @@ class QdrantEngine:
         )
 
     def has_own_manifest(self) -> bool:
-        """Return True if the collection of this name has its manifest beside it, so that the name is no alias."""
+        """Return True if the manifest is in the collection named after this one: its name is not an alias."""
         return home_of(self.client, self.collection) == self._contexts
 
     def check_size(self) -> None:

@@ -1,6 +1,6 @@
 """Creation, activation and removal of generations, atomic with respect to crashes.
 
-The manifest is the source of truth, compared and swapped in one write (manifest_point.py): a run that was suspended
+The manifest is the source of truth, compared and swapped in one write (manifest.py): a run that was suspended
 while another took over changes nothing more. Its late writes and deletes affect only its own data: vectors and Context
 of a generation have a name that no other run uses. A generation is recorded as leftover before it is created or
 dropped; the next call that creates or drops a generation removes its remains.
@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.qdrant import named_vectors
+from cde_rag.stores.qdrant import index
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.client_points import ClientPoints
-from cde_rag.stores.qdrant.context_points import delete_context, metadata_of, write_context
-from cde_rag.stores.qdrant.manifest_point import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
-from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
+from cde_rag.stores.qdrant.contexts import delete_context, metadata_of, write_context
+from cde_rag.stores.qdrant.index import QdrantIndexConfig
+from cde_rag.stores.qdrant.manifest import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
+from cde_rag.stores.qdrant.tables import ClientPoints
+from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest, vector_name
 from cde_rag.stores.qdrant_base.point_writes import put_derived, records_of
-from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest, vector_name
 from cde_rag.stores.quantization import check_prefix
 
 _TRIES: Final = 8  # to swap a manifest that writers change meanwhile
@@ -48,9 +48,9 @@ def first(
     manifest = PointsManifest(
         dim, 1, 1, states, settings, adopted=points.adopted, words=True, prefix=indexing.prefix, native=True
     )
-    make = named_vectors.create_collection if found is None else named_vectors.create_vectors
+    make = index.create_collection if found is None else index.create_vectors
     make(points.client, points.collection, manifest.sizes(fingerprint), indexing)
-    named_vectors.create_words(points.client, points.collection)
+    index.create_words(points.client, points.collection)
     points.create_indexes()
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
     place(points.client, points.collection, manifest)
@@ -69,7 +69,7 @@ def derive(points: ClientPoints) -> PointsManifest:
         StoreError: The server refused it.
     """
     manifest = _changed(points, lambda now: replace(now, settings=now.renewed_settings()))
-    named_vectors.create_words(points.client, points.collection)
+    index.create_words(points.client, points.collection)
     points.create_indexes()
     put_derived(points, manifest, points.in_order())
     if not (manifest.words and manifest.native):
@@ -108,9 +108,9 @@ def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, cont
             raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
     new = _state(manifest.last + 1, fingerprint, context, uuid.uuid4().hex[:8])
     manifest = _swapped(points, manifest, leftover=(new.key,))
-    params = named_vectors.vector_params(points.client, points.collection)
+    params = index.vector_params(points.client, points.collection)
     like = QdrantIndexConfig.from_params(params, list(manifest.sizes(manifest.serving.key)))
-    named_vectors.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
+    index.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
     write_context(points.client, points.collection, context, fingerprint=fingerprint, key=new.key)
     return _swapped(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
 
@@ -198,7 +198,7 @@ def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
     for key in manifest.leftover:
         points.remove_key(vector_name(key))
         for name in reversed(manifest.sizes(key)):  # the one that a new generation looks for goes last
-            named_vectors.delete_vectors(points.client, points.collection, name)
+            index.delete_vectors(points.client, points.collection, name)
         delete_context(points.client, points.collection, key)
     return _swapped(points, manifest, leftover=())
 

@@ -6,8 +6,8 @@ from qdrant_client import QdrantClient
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.qdrant.engine import QdrantEngine
-from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
-from cde_rag.stores.qdrant_base.hnsw import Hnsw
+from cde_rag.stores.qdrant.index import QdrantIndexConfig
+from cde_rag.stores.qdrant_base.index import Hnsw
 from cde_rag.stores.store import Store
 
 

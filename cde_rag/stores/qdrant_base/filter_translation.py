@@ -10,10 +10,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple, TypeVar
 
 from cde_rag.stores.filter_conditions import And, Field, FieldComparison, Filter, Not, Operand, Or, holds, instant
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, compared, filter_paths
 from cde_rag.stores.qdrant_base.payload import FILTERS, ORDER, metadata_of
 from cde_rag.stores.qdrant_base.points import Point, Points
-from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 from cde_rag.stores.qdrant_base.selection import ALL, NONE, Selection, any_of, every, has, no, some
 
 _RANGES: Final = ("gt", "gte", "lt", "lte")

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.records import Record, encode
+from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, index_kinds
 from cde_rag.stores.qdrant_base.payload import (
     ID,
@@ -21,8 +22,7 @@ from cde_rag.stores.qdrant_base.payload import (
     vector_payload,
 )
 from cde_rag.stores.qdrant_base.points import DerivedData, NewPoint, NewVector, Point, Points
-from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.qdrant_base.sparse_text import WORDS, named_weights, weights
+from cde_rag.stores.qdrant_base.words import WORDS, named_weights, weights
 
 _AT_ONCE: Final = 512  # records whose derived data are written together
 

@@ -8,7 +8,7 @@ from jaxtyping import Float32
 
 from cde_rag.stores.qdrant_base.metadata_paths import IndexKind
 from cde_rag.stores.qdrant_base.selection import ALL, Selection
-from cde_rag.stores.qdrant_base.sparse_text import Sparse
+from cde_rag.stores.qdrant_base.words import Sparse
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Search by vectors: Qdrant's results, rescored in float64, with equal scores in order of insertion.
+"""Search by vectors, whose results are scored again in float64, and by words (BM25).
 
 Qdrant computes in float32 and orders equal scores arbitrarily, so more than k points are requested: until the last
 result scores less than the k-th by more than the rounding error. A filter that Qdrant cannot express exactly is
@@ -13,6 +13,7 @@ from jaxtyping import Float32
 
 from cde_rag.stores.engine import Found
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
 from cde_rag.stores.qdrant_base.payload import (
     ID,
     ORDER,
@@ -24,6 +25,7 @@ from cde_rag.stores.qdrant_base.payload import (
     vector_of,
 )
 from cde_rag.stores.qdrant_base.points import FoundPoint, Points
+from cde_rag.stores.qdrant_base.words import Sparse, query_vector
 
 _MORE: Final = 16  # points requested beyond k
 _POINTS: Final = 4096  # points of one request, unless one query needs more
@@ -126,3 +128,40 @@ class _PointSearch:
         record = None if self.payload else read(point, self.name, self.points.place).row.record
         checked_vector(point, self.name, self.points.place)
         return Found(key_of(point), score, record)
+
+
+def search_text(
+    points: Points, manifest: PointsManifest, queries: Sequence[str], k: int, *, where: PointFilter, complete: bool
+) -> list[list[Found]]:
+    """Return up to k records per query with some of its terms, best first.
+
+    Args:
+        points: Points to search.
+        manifest: Names the active generation and the analyzer.
+        queries: Texts.
+        k: Number of results wanted.
+        where: Filter of the records.
+        complete: True to read the records, too.
+
+    Raises:
+        StoreFormatError: A point in the results is damaged.
+    """
+    asked = (query_vector(query, manifest.analyzer) for query in queries)
+    payload = None if complete else where.payload([ID, ORDER, RECORD])
+    return [[] if words is None else _best_by_words(points, manifest, words, k, where, payload) for words in asked]
+
+
+def _best_by_words(
+    points: Points, manifest: PointsManifest, words: Sparse, k: int, where: PointFilter, payload: list[str] | None
+) -> list[Found]:
+    limit = k + 1
+    while True:
+        found = points.matching(words, limit, where=where.selection, payload=payload)
+        passing = [point for point in found if where.passes(point)]
+        best = sorted(passing, key=lambda point: (-point.score, *place_of(point, points.place)))[:k]
+        if len(found) < limit or (len(best) == k and found[-1].score < best[-1].score):
+            break
+        limit *= 2
+    name = manifest.serving.vector
+    records = [None if payload else read(point, name, points.place).row.record for point in best]
+    return [Found(key_of(point), float(point.score), record) for point, record in zip(best, records, strict=True)]

@@ -17,12 +17,11 @@ from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.qdrant_base import point_writes
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
 from cde_rag.stores.qdrant_base.payload import StoredPoint, checked_vector, is_record, key_of, note, place_of, read
 from cde_rag.stores.qdrant_base.points import Point, Points
-from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
-from cde_rag.stores.qdrant_base.search import search
+from cde_rag.stores.qdrant_base.search import search, search_text
 from cde_rag.stores.qdrant_base.selection import no
-from cde_rag.stores.qdrant_base.sparse_search import search_text
 
 
 class GoneError(StoreError):
@@ -142,7 +141,7 @@ class PointSession(ABC):
         )
 
     def matching(self, queries: Sequence[str], k: int, where: Filter | None, *, complete: bool) -> list[list[Found]]:
-        """Return the best records of each query by the BM25 of qdrant_base/sparse_text.py."""
+        """Return the best records of each query by the BM25 of qdrant_base/words.py."""
         if not self._manifest.words:
             expected = "expected words that can be searched, found a store that was made without"
             raise StoreError(f"{self.points.place}: {expected}. cde-rag reindex (store.index_texts()) adds them.")

@@ -33,7 +33,7 @@ from cde_rag.errors import require
 
 require("qdrant_edge", "edge")
 
-from cde_rag.stores.qdrant_base.hnsw import Hnsw  # noqa: E402
+from cde_rag.stores.qdrant_base.index import Hnsw  # noqa: E402
 from cde_rag.stores.qdrant_edge.store import FLAT_ROWS, QdrantEdgeStore  # noqa: E402
 
 __all__ = ["FLAT_ROWS", "Hnsw", "QdrantEdgeStore"]

@@ -1,172 +1,238 @@
-"""The engine: one shard in a folder, with its errors in our words. The only module that knows how it is opened."""
+"""Engine of a folder with a shard of Qdrant Edge; see the package's docstring."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import dataclasses
+import itertools
+import re
+import shutil
+import weakref
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import qdrant_edge as edge
-
+from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError
-from cde_rag.stores.qdrant_base.hnsw import Hnsw
-from cde_rag.stores.qdrant_base.metadata_paths import MOST_INDEXED, IndexKind
-from cde_rag.stores.qdrant_base.payload import FILTERS, ORDER
-from cde_rag.stores.qdrant_base.sparse_text import WORDS
+from cde_rag.records import encode
+from cde_rag.stores.base import Damage
+from cde_rag.stores.engine import Result, Session
+from cde_rag.stores.files import check_folder, check_new
+from cde_rag.stores.qdrant_base.locks import hold_lease
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
+from cde_rag.stores.qdrant_base.point_writes import put_derived
+from cde_rag.stores.qdrant_base.session import PointSession
+from cde_rag.stores.qdrant_edge import shard_generations
+from cde_rag.stores.qdrant_edge.folder_handle import LOCK, handle_of
+from cde_rag.stores.qdrant_edge.shard import EdgeIndexConfig, EdgeShard
+from cde_rag.stores.qdrant_edge.tables import ShardPoints
+from cde_rag.stores.qdrant_edge.verify import changed_files, find_damage
+from cde_rag.stores.quantization import check_prefix, prefix_dims
 
-Result = TypeVar("Result")
-
-_FLOAT_BYTES: Final = 4
-_SCANNED_KB: Final = 10_000  # of vectors that pass a filter; up to that many are searched exactly: Qdrant's default
-
-FLAGS: Final = "cde_flags"  # booleans of the metadata, as path=true and path=false: the engine cannot match booleans
-_ALWAYS: Final = {
-    ORDER: edge.IntegerIndexParams(lookup=False, range=True),
-    FILTERS: edge.PayloadSchemaType.Keyword,
-    FLAGS: edge.PayloadSchemaType.Keyword,
-}
-_SCHEMAS: Final = {
-    "keyword": edge.PayloadSchemaType.Keyword,
-    "float": edge.PayloadSchemaType.Float,
-    "datetime": edge.PayloadSchemaType.Datetime,
-}
-_CODES: Final[dict[str | None, Callable[[], Any]]] = {
-    "int8": lambda: edge.ScalarQuantizationConfig(edge.ScalarType.Int8),
-    "binary": lambda: edge.BinaryQuantizationConfig(query_encoding=edge.BinaryQuantizationQueryEncoding.Scalar8Bits),
-}
+_CREATED: Final = re.compile(
+    rf"{re.escape(shard_generations.MANIFEST)}\.new|{re.escape(LOCK)}-journal|{shard_generations.DERIVED.pattern}"
+)
+_users = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeIndexConfig:
-    """Index configuration of a new shard.
+class EdgeSession(PointSession):
+    """Implements `cde_rag.stores.engine.Session` while the engine holds a lock.
 
-    Attributes:
-        flat_rows: Approximate number of vectors up to which there is no index.
-        quantization: See `cde_rag.stores.quantization`.
-        hnsw: Parameters of the graph.
+    Args:
+        engine: Engine of the folder.
+        manifest: Its manifest.
     """
 
-    flat_rows: int
-    quantization: str | None
-    hnsw: Hnsw
+    def __init__(self, engine: "EdgeEngine", manifest: PointsManifest) -> None:
+        super().__init__(manifest, engine.lock, exact=engine.exact)
+        self._engine = engine
+
+    @property
+    def points(self) -> ShardPoints:
+        """The points, each time of the shard that is open now; raises if another store is in its place."""
+        return self._engine.points
+
+    def context(self, generation: int) -> bytes:
+        """Return the bytes of a generation's Context."""
+        return shard_generations.read_context(self._engine.folder, self._manifest.generation(generation))
+
+    def put_settings(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings in one write of the manifest."""
+        encoded = encode(settings, "The store's settings")
+        with self._lock.writing(), self._engine.errors():
+            self._save(dataclasses.replace(self._manifest, settings=encoded))
+
+    def index_texts(self) -> None:
+        """Rebuild the sparse vectors of all records, and their metadata for filters; in a copy if it had no words."""
+        manifest = self._manifest
+        new = dataclasses.replace(manifest, words=True, native=True, settings=manifest.renewed_settings())
+        with self._shaping():
+            if not manifest.words:
+                self._reshape(new)
+            self._engine.shard.create_indexes()
+            put_derived(self.points, new, self.points.in_order())
+            self._save(new)
+            self.points.remove_former()
+
+    def begin(self, fingerprint: str, context: bytes) -> int:
+        """Add a generation, in a copy of the shard.
+
+        Raises:
+            StoreError: There is one of that fingerprint.
+        """
+        with self._shaping():
+            new = shard_generations.new_generation(self._engine.folder, self._manifest, fingerprint, context)
+            self._reshape(new)
+        return new.last
+
+    def activate(self, generation: int) -> None:
+        """Activate a generation in one write of the manifest."""
+        with self._lock.writing(), self._engine.errors():
+            self._save(dataclasses.replace(self._manifest, active=generation))
+
+    def drop(self, generation: int) -> None:
+        """Drop an inactive generation, in a copy of the shard."""
+        with self._shaping():
+            self._reshape(shard_generations.without(self._manifest, generation))
+
+    def _save(self, manifest: PointsManifest) -> None:
+        self._engine.handle.save(manifest)
+        self._manifest = manifest
+
+    @contextmanager
+    def _shaping(self) -> Generator[None, None, None]:
+        """Keep all others out, builders of indexes too, and remove unused files first."""
+        with self._engine.handle.shaping, self._writing(), self._engine.errors():
+            self._engine.shard  # noqa: B018  # opens the folder, or refuses it
+            shard_generations.sweep(self._engine.folder, self._manifest)
+            yield
+
+    def _reshape(self, new: PointsManifest) -> None:
+        handle, folder = self._engine.handle, self._engine.folder
+        try:
+            self._engine.shard.write()  # so that all is in the files
+            shard = shard_generations.changed_shard(folder, self._manifest, new)
+            self._save(new)
+            handle.use(shard)
+        except BaseException:
+            handle.use(None)  # the next call opens what the manifest says by now
+            raise
+        shard_generations.sweep(folder, new)
 
 
-class EdgeShard:
-    """The open shard in `folder`. Safe to use from threads; it can be searched while it is written to or optimized.
+class EdgeEngine:
+    """Implements `cde_rag.stores.engine.Engine` in a folder that one process has open.
 
-    Attributes:
-        on_write: Called after each write.
+    Args:
+        folder: The folder, made by `create`.
+        indexing: Index configuration of a new store.
+        exact: Search exactly, not by HNSW.
+
+    Raises:
+        ValueError: The quantization is unknown.
     """
 
-    def __init__(self, shard: edge.EdgeShard, folder: Path) -> None:
-        self.on_write: Callable[[], None] = lambda: None
-        self._shard = shard
-        self._settled = set[str]()  # keys that need no further index
+    def __init__(self, folder: Path, indexing: EdgeIndexConfig, *, exact: bool) -> None:
+        self._prefix = prefix_dims(indexing.quantization)
         self.folder = folder
+        self.indexing = indexing
+        self.exact = exact
+        self.handle = handle_of(folder)
+        self.lock = self.handle.read_write_lock
+        self._user = next(_users)
+        weakref.finalize(self, self.handle.leave, self._user)
 
-    @classmethod
-    def create(cls, folder: Path, sizes: Mapping[str, int], indexing: EdgeIndexConfig) -> "EdgeShard":
-        """Create a shard with named vectors, and the payload indexes for order and filters.
+    def __str__(self) -> str:
+        return str(self.folder)
 
-        Args:
-            folder: Folder of the shard; must not exist.
-            sizes: Lengths of the vectors, by name: full ones, then prefixes, if there are any.
-            indexing: Index configuration of all its vectors.
+    @property
+    def shard(self) -> EdgeShard:
+        """The shard, which is opened if necessary."""
+        return self.handle.open(self._user)
 
-        Raises:
-            StoreError: The disk is full, or the folder not writable.
-        """
-        flat_kb = indexing.flat_rows * max(sizes.values()) * _FLOAT_BYTES // 1024
-        config = edge.EdgeConfig(
-            vectors=_params(sizes),
-            sparse_vectors={WORDS: edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
-            hnsw_config=edge.HnswIndexConfig(indexing.hnsw.m, indexing.hnsw.ef_construct, _SCANNED_KB),
-            quantization_config=_CODES.get(indexing.quantization, lambda: None)(),
-            optimizers=edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_kb)),
-        )
-        engine = cls(_guarded(folder, lambda: edge.EdgeShard.create(str(folder), config)), folder)
-        engine.create_indexes()
-        return engine
+    @property
+    def points(self) -> ShardPoints:
+        """The points of the shard."""
+        return ShardPoints(self.shard, str(self.folder), search_beam=self.indexing.hnsw.ef)
 
-    @classmethod
-    def load(cls, folder: Path) -> "EdgeShard":
-        """Open an existing shard; writes before a crash are recovered from its log.
+    def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
+        """Create the folder with an empty store and generation 1 active."""
+        encoded, folder = encode(settings, "The store's settings"), self.folder
+        check_prefix(self._prefix, dim)
+        with self.lock.writing(), self.errors():
+            check_folder(folder)
+            if self.exists():
+                raise StoreError(f"{folder}: expected no store, found one. Open it with Collection.open(…).")
+            check_new(folder, first=LOCK, others=_CREATED)
+            folder.mkdir(parents=True, exist_ok=True)
+            fsync_folder(folder.parent)
+            self.handle.lock(self._user)
+            manifest = shard_generations.first(folder, dim, fingerprint, context, encoded, self._prefix)
+            shard = shard_generations.shard_of(folder, manifest)
+            shutil.rmtree(shard, ignore_errors=True)  # of a creation that was interrupted
+            self.handle.use(EdgeShard.create(shard, manifest.sizes(fingerprint), self.indexing))
+            self.handle.save(manifest)
 
-        Raises:
-            StoreError: It does not exist, or the engine reports damage.
-        """
-        return cls(_guarded(folder, lambda: edge.EdgeShard.load(str(folder))), folder)
+    def exists(self) -> bool:
+        """Return True if the folder holds a store."""
+        check_folder(self.folder)
+        return (self.folder / shard_generations.MANIFEST).exists()
 
-    @classmethod
-    def load_with(cls, folder: Path, sizes: Mapping[str, int]) -> "EdgeShard":
-        """Open a shard to which the last of these vectors, full ones and prefixes, were just added, and index them.
+    def read(self, work: Callable[[Session], Result], *, once: bool = False) -> Result:  # noqa: ARG002
+        """Call a function while no thread writes."""
+        with self.lock.reading():
+            return work(EdgeSession(self, self.load()))
 
-        Raises:
-            StoreError: As `load`.
-        """
-        config = edge.EdgeConfig(vectors=_params(sizes))
-        return cls(_guarded(folder, lambda: edge.EdgeShard.load(str(folder), config)), folder)
+    def write(self, work: Callable[[Session], Result]) -> Result:
+        """Call a function while no other thread writes; then build due indexes, while others read and write."""
+        with self.lock.alone():
+            session = EdgeSession(self, self.load())
+            result = work(session)
+        if session.wrote:
+            self._optimize()
+        return result
 
-    def create_indexes(self) -> None:
-        """Create the payload indexes that order and filters need in any case."""
-        self.write(*(edge.UpdateOperation.create_field_index(key, schema) for key, schema in _ALWAYS.items()))
+    @contextmanager
+    def lease(self) -> Generator[None, None, None]:
+        """Hold the lease among the threads of this process, which has the folder for itself."""
+        self.handle.open(self._user)
+        with hold_lease(self.lock.lease, str(self.folder)):
+            yield
 
-    def index(self, kinds: Mapping[str, IndexKind]) -> None:
-        """Create payload indexes where there are none; the caller holds the write lock."""
-        if wanted := {key for key, kind in kinds.items() if kind in _SCHEMAS} - self._settled:
-            there = self.indexed()
-            due = [key for key in kinds if key in wanted and key not in there]
-            for key in due[: max(0, MOST_INDEXED - len(there))]:
-                self.write(edge.UpdateOperation.create_field_index(key, _SCHEMAS[kinds[key]]))
-            self._settled |= wanted  # those that are too many are not asked for again
-
-    def indexed(self) -> dict[str, str]:
-        """Return the kinds of payload indexes, by JSON path."""
-        schema = self.call(lambda shard: shard.info().payload_schema)
-        return {key: str(found.data_type).rpartition(".")[2].lower() for key, found in schema.items()}
-
-    def write(self, *operations: edge.UpdateOperation) -> None:
-        """Apply each operation atomically, also in a crash; durable when this returns."""
-        for operation in operations:
-            self.call(lambda shard, operation=operation: shard.update(operation))
-        self.call(lambda shard: shard.flush())
-        self.on_write()
-
-    def call(self, work: Callable[[edge.EdgeShard], Result]) -> Result:
-        """Call a function of the shard, and return its result.
-
-        Raises:
-            StoreError: The engine refused the operation, or failed.
-        """
-        return _guarded(self.folder, lambda: work(self._shard))
-
-    def optimize(self) -> None:
-        """Build due indexes, and free the space of deleted points. Takes minutes for large changes."""
-        self.call(lambda shard: shard.optimize())
+    def verify(self) -> list[Damage]:
+        """Compare all data with its checksums; files of the engine only if no one has the store open."""
+        with self.lock.reading(), self.errors():
+            manifest = self.load()
+            self.handle.lock(self._user)
+            shard = shard_generations.shard_of(self.folder, manifest)
+            damage = [] if self.handle.is_open else list(changed_files(shard, self.handle.checksums))
+            return damage or list(find_damage(self.folder, manifest, lambda: self.points))
 
     def close(self) -> None:
-        """Write all and let go of the folder."""
-        self.call(lambda shard: shard.close())
+        """Close the folder, unless other objects of this process use it."""
+        self.handle.leave(self._user)  # each time: a call after `close` opens it again
 
+    def load(self) -> PointsManifest:
+        """Read the manifest.
 
-def _params(sizes: Mapping[str, int]) -> dict[str, edge.EdgeVectorParams]:
-    """Return the parameters of named vectors; if there are prefixes, which are shorter, only these get a graph."""
-    prefixed = len(set(sizes.values())) > 1
-    none = edge.HnswIndexConfig(0, 0, _SCANNED_KB)
-    return {
-        name: edge.EdgeVectorParams(
-            size=size,
-            distance=edge.Distance.Dot,
-            hnsw_config=none if prefixed and size == max(sizes.values()) else None,
-        )
-        for name, size in sizes.items()
-    }
+        Raises:
+            StoreError: There is no store, or another is in place of the one that is open.
+            StoreFormatError: Damaged, or of a newer format.
+        """
+        self.handle.check()
+        return shard_generations.load(self.folder)
 
+    @contextmanager
+    def errors(self) -> Generator[None, None, None]:
+        """Raise errors of files as StoreErrors."""
+        try:
+            yield
+        except OSError as error:
+            hint = "Is the disk full, or the folder not writable?"
+            raise StoreError(f"{self.folder}: expected to read or write it, found: {error}. {hint}") from error
 
-def _guarded(folder: Path, work: Callable[[], Result]) -> Result:
-    try:
-        return work()
-    except BaseException as error:
-        if type(error) is not Exception and type(error).__name__ != "PanicException":  # all that the engine raises
-            raise
-        hint = "Is the disk full, or the folder not writable? If it is damaged, restore a copy."
-        raise StoreError(f"{folder}: expected an answer of Qdrant Edge, found: {error!s:.500}. {hint}") from error
+    def _optimize(self) -> None:
+        """Build due indexes; one thread at a time."""
+        if self.handle.shaping.acquire(blocking=False):
+            try:
+                self.shard.optimize()
+            finally:
+                self.handle.shaping.release()

@@ -18,10 +18,10 @@ from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.files import check_folder, check_path, keep_alive, locked
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
-from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
-from cde_rag.stores.qdrant_edge.checksums import changed_files, write_checksums
-from cde_rag.stores.qdrant_edge.engine import EdgeShard
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
+from cde_rag.stores.qdrant_edge.shard import EdgeShard
 from cde_rag.stores.qdrant_edge.shard_generations import MANIFEST, load, save, shard_of
+from cde_rag.stores.qdrant_edge.verify import changed_files, write_checksums
 
 LOCK: Final = "cde.lock"
 _CHECKSUMS: Final = "shard.json"

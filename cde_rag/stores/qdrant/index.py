@@ -8,8 +8,8 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant_base.hnsw import Hnsw
-from cde_rag.stores.qdrant_base.sparse_text import WORDS
+from cde_rag.stores.qdrant_base.index import Hnsw
+from cde_rag.stores.qdrant_base.words import WORDS
 from cde_rag.stores.quantization import prefix_dims
 
 _NO_GRAPH: Final = models.HnswConfigDiff(m=0)

@@ -7,14 +7,14 @@ import numpy as np
 import qdrant_edge as edge
 from jaxtyping import Float32
 
-from cde_rag.stores.qdrant_base.hnsw import Hnsw
+from cde_rag.stores.qdrant_base.index import Hnsw
+from cde_rag.stores.qdrant_base.manifest import prefix_name
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, IndexKind, json_paths, values
 from cde_rag.stores.qdrant_base.payload import FORMER, ORDER, note, place_of, point_id
 from cde_rag.stores.qdrant_base.points import DerivedData, NewPoint, NewVector
-from cde_rag.stores.qdrant_base.points_manifest import prefix_name
 from cde_rag.stores.qdrant_base.selection import ALL, Selection
-from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
-from cde_rag.stores.qdrant_edge.engine import FLAGS, EdgeShard
+from cde_rag.stores.qdrant_base.words import WORDS, Sparse
+from cde_rag.stores.qdrant_edge.shard import FLAGS, EdgeShard
 from cde_rag.stores.quantization import prefix_candidates, prefixes
 
 _AT_ONCE: Final = 512  # points read at once

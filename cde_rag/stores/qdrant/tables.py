@@ -1,35 +1,39 @@
 """The points of a collection that are ours: reading and writing them in requests of a bearable size."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
 from cde_rag.stores.qdrant.calls import call, call_if_found
-from cde_rag.stores.qdrant.ids import is_native, native, natives
-from cde_rag.stores.qdrant.queries import (
+from cde_rag.stores.qdrant.search import (
     given_vectors,
     nearest_request,
     search_params,
     words_request,
 )
-from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, MOST_INDEXED, IndexKind
 from cde_rag.stores.qdrant_base.payload import FILTERS, FORMER, ORDER, RECORD, place_of, point_id
 from cde_rag.stores.qdrant_base.points import DerivedData, NewPoint, NewVector
 from cde_rag.stores.qdrant_base.selection import ALL, Selection, has
-from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
+from cde_rag.stores.qdrant_base.words import WORDS, Sparse
 
 _AT_ONCE: Final = 512  # points read in one request
+_REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
+_FLOAT_BYTES: Final = 14  # in JSON
+_DIGITS: Final = 20  # of 2**64
 
 _ALWAYS: Final = {ORDER: models.PayloadSchemaType.INTEGER, FILTERS: models.PayloadSchemaType.KEYWORD}
 MARK: Final = "cde_mark"  # in the payload of a point that is someone else's; whoever writes the point removes it
 _AMONG_THEIRS: Final = {"text": "cde_text", "title": "cde_title", "metadata": "cde_json"}
 _SWAPPED: Final = _AMONG_THEIRS | {name: key for key, name in _AMONG_THEIRS.items()}  # so that none of either is lost
 
+Item = TypeVar("Item")
 _AnyPoint = TypeVar("_AnyPoint", models.Record, models.ScoredPoint)
 
 OURS: Final = models.FieldCondition(key=ORDER, range=models.Range(gte=1))
@@ -372,3 +376,50 @@ def _unchanged(vectors: Sequence[NewVector]) -> models.Filter:
     none = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
     as_read = models.Filter(should=[none, models.FieldCondition(key=f"{key}.checksum", match=replaced)])
     return models.Filter(must=[there, records, as_active if noted else no_active, as_read])
+
+
+def is_native(id_: str) -> bool:
+    """Return True if Qdrant accepts the string unchanged as a point's id: a whole number of 64 bits, or a UUID."""
+    if id_.isascii() and id_.isdecimal():
+        return len(id_) <= _DIGITS and id_ == str(int(id_)) and int(id_) < 2**64
+    try:
+        return id_ == str(uuid.UUID(id_))
+    except ValueError:
+        return False
+
+
+def native(id_: str) -> int | str:
+    """Convert a point's id to Qdrant's types."""
+    return int(id_) if id_.isdecimal() else id_
+
+
+def natives(ids: Iterable[str]) -> list[models.ExtendedPointId]:
+    """Convert points' ids to Qdrant's types."""
+    return [native(id_) for id_ in ids]
+
+
+def in_requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:
+    """Split items into batches of limited size, of at least one item each.
+
+    Args:
+        items: Items to send.
+        sizes: Size of each, from `json_bytes`.
+    """
+    some: list[Item] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if some and total + size > _REQUEST_BYTES:
+            yield some
+            some, total = [], 0
+        some.append(item)
+        total += size
+    if some:
+        yield some
+
+
+def json_bytes(payload: object, vectors: object = None) -> int:
+    """Estimate the length in JSON."""
+    named = cast(dict[str, object], vectors) if isinstance(vectors, dict) else {}
+    floats = sum(len(cast(list[object], vector)) for vector in named.values() if isinstance(vector, list))
+    floats += sum(2 * len(vector.indices) for vector in named.values() if isinstance(vector, Sparse))
+    return len(json.dumps(payload)) + _FLOAT_BYTES * floats

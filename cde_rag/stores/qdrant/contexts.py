@@ -3,8 +3,8 @@
     papers__cde_contexts     points without vectors
         a head               fingerprint, sha256, bytes and number of chunks of one context; it is written last
         a chunk              a part of the bytes in base64
-        the manifest         of a store of ours; see manifest_point.py
-        the lease            of a run; see server_lease.py
+        the manifest         of a store of ours; see manifest.py
+        the lease            of a run; see lease.py
 
 The collection that they belong to can be anyone's, and need not exist yet. With a `cde_rag.Context`:
 
@@ -22,7 +22,7 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import ContextFormatError, ContextMissingError, StoreError
 from cde_rag.stores.qdrant.calls import call, call_if_found
-from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
 
 CONTEXTS: Final = "__cde_contexts"  # suffix of the collection's name
 METADATA: Final = "cde"  # our key in a collection's metadata

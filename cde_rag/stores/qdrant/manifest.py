@@ -14,14 +14,14 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.qdrant.calls import call, call_if_found
-from cde_rag.stores.qdrant.context_points import (
+from cde_rag.stores.qdrant.contexts import (
     MANIFEST_ID,
     METADATA,
     contexts_collection,
     manifest_payload,
     metadata_of,
 )
-from cde_rag.stores.qdrant_base.points_manifest import FENCED, PointsManifest
+from cde_rag.stores.qdrant_base.manifest import FENCED, PointsManifest
 
 NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.adoption.adopt(…)."
 

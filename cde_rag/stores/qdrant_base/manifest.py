@@ -69,7 +69,7 @@ class PointsManifest(StoredManifest[PointsGeneration]):
         settings: Settings of the collection, written at creation, as JSON.
         leftover: Keys of generations that are being created or dropped; their data is ignored.
         adopted: True if it is made of another application's points, which keep their ids, payload and vectors.
-        words: True if points have a sparse vector of their terms; see qdrant_base/sparse_text.py.
+        words: True if points have a sparse vector of their terms; see qdrant_base/words.py.
         prefix: Number of dimensions of prefixes for the first search, in named vectors of their own; None for none.
         version: Version for compare-and-swap of the manifest; 0 if a single process replaces it.
         run: Token of the run that took the lease last; any other run has lost it.

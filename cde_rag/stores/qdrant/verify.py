@@ -8,12 +8,12 @@ from qdrant_client import QdrantClient, models
 from cde_rag.errors import ContextError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.client_points import OURS, ClientPoints
-from cde_rag.stores.qdrant.context_points import read_context
-from cde_rag.stores.qdrant.named_vectors import vector_size
+from cde_rag.stores.qdrant.contexts import read_context
+from cde_rag.stores.qdrant.index import vector_size
+from cde_rag.stores.qdrant.tables import OURS, ClientPoints
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
 from cde_rag.stores.qdrant_base.payload import ID
-from cde_rag.stores.qdrant_base.point_verification import damaged_points
-from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
+from cde_rag.stores.qdrant_base.verify import damaged_points
 
 
 def find_damage(points: ClientPoints, manifest: PointsManifest) -> list[Damage]:

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float32
 from qdrant_client import models
 
-from cde_rag.stores.qdrant_base.points_manifest import prefix_name
-from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
+from cde_rag.stores.qdrant_base.manifest import prefix_name
+from cde_rag.stores.qdrant_base.words import WORDS, Sparse
 from cde_rag.stores.quantization import prefix_candidates, prefixes
 
 _OVERSAMPLING: Final = 4.0  # of codes, whose points are then scored by the vectors themselves

@@ -13,7 +13,7 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.context_points import contexts_collection
+from cde_rag.stores.qdrant.contexts import contexts_collection
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock, lease_taken
 
 _LEASE_S: Final = 30.0  # after a kill the next run waits so long

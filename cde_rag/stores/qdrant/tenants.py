@@ -6,9 +6,9 @@ from functools import partial
 from qdrant_client import QdrantClient
 
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.context_points import CONTEXTS, concrete
+from cde_rag.stores.qdrant.contexts import CONTEXTS, concrete
 from cde_rag.stores.qdrant.store import QdrantStore
-from cde_rag.stores.qdrant_base.hnsw import Hnsw
+from cde_rag.stores.qdrant_base.index import Hnsw
 from cde_rag.stores.tenant_stores import KEY
 
 

@@ -1,19 +1,24 @@
-"""Checksums of the engine's files while no process has them open, since the engine itself verifies none.
+"""Damage of a folder, and checksums of the shard's files while no process has them open: the engine verifies none.
 
-They are written when the last object of a process closes the store, and removed before it is opened, so that there are
-none after a crash.
+The checksums are written when the last object of a process closes the store, and removed before it is opened, so that
+there are none after a crash.
 """
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from cde_rag._files import open_file, read_file
+from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.files import pieces, replace_durably
+from cde_rag.stores.qdrant_base.manifest import PointsManifest
+from cde_rag.stores.qdrant_base.verify import damaged_points
+from cde_rag.stores.qdrant_edge.shard_generations import damaged_contexts, shard_of
+from cde_rag.stores.qdrant_edge.tables import ShardPoints
 
 
 def write_checksums(folder: Path, checksums: Path) -> None:
@@ -49,6 +54,27 @@ def changed_files(folder: Path, checksums: Path, *, most: int | None = None) -> 
             yield Damage(f"{folder.name}/{name}", f"Expected {wanted} bytes, found {size}.")
         elif (most is None or size <= most) and _checksum(found[name]) != checksum:
             yield Damage(f"{folder.name}/{name}", f"Expected checksum {checksum:08x}, found another.")
+
+
+def find_damage(folder: Path, manifest: PointsManifest, opened: Callable[[], ShardPoints]) -> Iterator[Damage]:
+    """Yield the damage of Contexts and points.
+
+    Args:
+        folder: Folder of the store.
+        manifest: Its manifest.
+        opened: Opens the shard, and returns its points.
+    """
+    yield from damaged_contexts(folder, manifest)
+    try:
+        points = opened()
+        found, count = sum(1 for _ in points.in_order()), points.count()
+    except StoreError as error:
+        yield Damage(shard_of(folder, manifest).name, str(error))
+        return
+    if found != count:
+        where = shard_of(folder, manifest).name
+        yield Damage(where, f"Expected a place in the order for each of {count} records, found {found}.")
+    yield from damaged_points(points, manifest)
 
 
 def _sums(data: bytes) -> dict[str, list[int]] | None:

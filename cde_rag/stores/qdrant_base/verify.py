@@ -8,11 +8,11 @@ import numpy as np
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.records import encode
 from cde_rag.stores.base import Damage
+from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA
 from cde_rag.stores.qdrant_base.payload import ID, metadata_payload, note, read, vector_checksum, vector_of
 from cde_rag.stores.qdrant_base.points import Point, Points
-from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.qdrant_base.sparse_text import is_as_written
+from cde_rag.stores.qdrant_base.words import is_as_written
 
 _SAME: Final = 1e-6  # largest difference of a stored prefix from the one computed again
 
