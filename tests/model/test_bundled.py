@@ -13,7 +13,8 @@ from safetensors.numpy import load_file
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
 from cde_rag.evaluation.demo_corpus import documentation
-from cde_rag.model import checkpoints, model_files
+from cde_rag.models.files import model_files
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 TEXTS = 256
 GOLDENS = Path(__file__).parents[1] / "reference" / "bundled"  # `readings` of each, as `save_file` writes them
