@@ -231,12 +231,21 @@ class ContextualEmbedder:
         embeds siblings again, unless a file is named, such as
         `collection.embedder = collection.embedder.keeping(PlainVectors("papers.sqlite"))`.
         """
-        model = self.model.keeping(vectors)
-        return ContextualEmbedder(model, self.context, mini_batch_size=self.mini_batch_size, pool=self.pool)
+        other = self._copied()
+        other.model = self.model.keeping(vectors)
+        return other
 
     def on(self, pool: Pool | None) -> "ContextualEmbedder":
         """Return this embedder with a pool of workers; None: without."""
-        return ContextualEmbedder(self.model, self.context, mini_batch_size=self.mini_batch_size, pool=pool)
+        other = self._copied()
+        other.pool = pool
+        return other
+
+    def _copied(self) -> "ContextualEmbedder":
+        """Return a copy that shares the prepared context, which takes time to prepare anew."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts as they are read, prefixes and special tokens included."""

@@ -1,14 +1,16 @@
 """Contexts that a model makes of a sample of a corpus, or without one."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
-from cde_rag.context.identity import ARITHMETIC, ModelIdentity
+from cde_rag.context.identity import ARITHMETIC, HasIdentity, ModelIdentity
 from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_small_context
 from cde_rag.errors import ContextError
 from cde_rag.models.model import Model
@@ -98,12 +100,7 @@ def bare(model: Model, identity: ModelIdentity) -> Context:
     fixed, vectors = model.fixed
     if fixed:
         return Context.create(identity, fixed, vectors, sampling="none", seed=0, documents_seen=0, source="probe")
-    return Context.null(_Identified(identity))
-
-
-@dataclass(frozen=True)
-class _Identified:
-    identity: ModelIdentity
+    return Context.null(cast(HasIdentity, SimpleNamespace(identity=identity)))
 
 
 def _unit(vectors: Float32[np.ndarray, "texts dim"]) -> Float32[np.ndarray, "texts dim"]:

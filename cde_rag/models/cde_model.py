@@ -260,12 +260,7 @@ class CDEModel(Model):
         mini_batch_size: int,
         progress: bool = False,
     ) -> Embedded:
-        """Embed texts with the second stage; see `Model.embed`.
-
-        Raises:
-            CorpusError: A text is blank or holds a lone surrogate; with its position.
-            ModelError: Siblings were given to a two-way model.
-        """
+        """Embed texts with the second stage; see `Model.embed`."""
         batches = TokenBatches(self, texts, role, siblings, size=mini_batch_size, windows=windows, progress=progress)
         for batch in batches:
             batch.vectors = self.stages.embed(batch.rows, role, prepared, batch.siblings, batch.sibling_mask)

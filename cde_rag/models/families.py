@@ -64,13 +64,6 @@ class TwoStageFamily:
     named_dtype: str | None = None
     parts: Callable[[Path], Sequence[Path]] = lambda _: ()
 
-    def check_name(self, name: ModelName) -> None:
-        """Raise ModelError for options that the family does not have."""
-        if name.has_options and not self.has_options:
-            raise ModelError(
-                f"attention, semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only."
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlainFamily:
@@ -88,14 +81,6 @@ class PlainFamily:
     owns: Callable[[ModelIdentity], bool]
     load: Callable[[ModelIdentity, str | Path | None, str | None, str | None, str | None, int], PlainModel]
     has_files: bool = True
-
-
-def _stored(folder: Path, _: ModelName) -> StoredModel:
-    return StoredModel.read(folder)
-
-
-def _stored_pair(folder: Path, _: ModelName) -> StoredPair:
-    return StoredPair.read(folder)
 
 
 def _one_way(folder: Path, _: Callable[[], object]) -> Checkpoint:
@@ -166,10 +151,19 @@ TWO_STAGE: Final = (
         named_dtype="float32",  # bfloat16 shares the vector space of some models only
     ),
     TwoStageFamily(
-        name="pair", owns=is_pair, files=_stored_pair, network=_pair, graphs=PairGraphRunner, parts=_first_half
+        name="pair",
+        owns=is_pair,
+        files=lambda folder, _: StoredPair.read(folder),
+        network=_pair,
+        graphs=PairGraphRunner,
+        parts=_first_half,
     ),
     TwoStageFamily(  # last, since its errors are those of a folder of no family
-        name="one_way", owns=lambda _: True, files=_stored, network=_one_way, graphs=GraphRunner
+        name="one_way",
+        owns=lambda _: True,
+        files=lambda folder, _: StoredModel.read(folder),
+        network=_one_way,
+        graphs=GraphRunner,
     ),
 )
 PLAIN: Final = (

@@ -43,10 +43,14 @@ class ModelSource:
         """Recognise the family of a folder; without a name the model has no options.
 
         Raises:
-            ModelError: There is no config.
+            ModelError: There is no config, or the name has options that the family has not.
         """
         config = read_json(folder / CONFIG)
         family = next(family for family in TWO_STAGE if family.owns(config))
+        if name is not None and name.has_options and not family.has_options:
+            raise ModelError(
+                f"attention, semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only."
+            )
         return cls(folder, name or ModelName(base=str(folder)), family)
 
     @classmethod
@@ -75,9 +79,8 @@ class ModelSource:
         """Config and tokenizer; all files are checked, but weights are read by whoever needs them.
 
         Raises:
-            ModelError: Files are incomplete, damaged, pickled or of a newer format, or the options of another family.
+            ModelError: Files are incomplete, damaged, pickled or of a newer format.
         """
-        self.family.check_name(self.name)
         return self.family.files(self.folder, self.name)
 
     def network(self) -> Checkpoint:
@@ -88,7 +91,6 @@ class ModelSource:
             ModelError: As `files`.
         """
         require("torch", "torch")
-        self.family.check_name(self.name)
         return self.family.network(self.folder, lambda: self.files)
 
     def graphs(self, runtime: str, dtype: str) -> StageRunner:

@@ -200,10 +200,10 @@ def test_without_the_extra(monkeypatch):
 def test_a_plain_model(hub):
     write_static(hub.root / "somebody" / "static")
     plain = PlainEmbedder("somebody/static", device="cpu")
-    assert plain.identity.name == f"somebody/static@{hub.commit('somebody/static')}"
+    assert plain.context.identity.name == f"somebody/static@{hub.commit('somebody/static')}"
     assert plain.fingerprint == PlainEmbedder(hub.root / "somebody" / "static", device="cpu").fingerprint
     with pytest.raises(ModelError, match="nor on the hub"):
         PlainEmbedder("somebody/nothing")
     hub.close()
-    assert PlainEmbedder(plain.identity.name, device="cpu").identity == plain.identity
-    assert PlainEmbedder("somebody/static", device="cpu").identity == plain.identity
+    assert PlainEmbedder(plain.context.identity.name, device="cpu").context.identity == plain.context.identity
+    assert PlainEmbedder("somebody/static", device="cpu").context.identity == plain.context.identity

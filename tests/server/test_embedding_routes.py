@@ -268,7 +268,7 @@ def test_late_chunking_keeps_to_the_bound_of_pending_tokens(tmp_path: Path) -> N
 
 
 def test_late_chunking_without_torch_names_what_to_do(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(server.embedder.model), "runtime", "openvino")
+    monkeypatch.setattr(server.embedder.model, "runtime", "openvino")
     body = {"model": MODEL, "input": texts(2), "input_type": "document", "late_chunking": True}
     assert "CDE_RAG_RUNTIME=torch" in server.post("/v1/embeddings", body, 400)["error"]["message"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
@@ -36,6 +36,9 @@ class ModelConfig:
     rotated: bool = False  # True if embeddings are rotated so that their first dimensions carry the most information
     lead_share: float = 0.0  # of the siblings' weight in the output, the first sibling's; the rest is their mean's
     full_likeness: float = 0.0  # of a corpus, from which on siblings have their full weight in the output; 0: any
+    context_size: ClassVar[None] = None  # any number of context documents
+    null_embedding: ClassVar[bool] = True  # it learned to do without a corpus
+    late_chunks: ClassVar[bool] = True  # chunks that are read together are pooled apart
 
     def __post_init__(self) -> None:
         if min(self.dim, self.heads, self.vocab_size, self.latents) < 1 or self.dim % self.heads:
@@ -60,21 +63,6 @@ class ModelConfig:
     def head_dim(self) -> int:
         """Dimensions of one attention head."""
         return self.dim // self.heads
-
-    @property
-    def context_size(self) -> None:
-        """Required number of context documents: None, any number will do."""
-        return None
-
-    @property
-    def null_embedding(self) -> bool:
-        """True if the model learned to do without a corpus, as all one-way models did."""
-        return True
-
-    @property
-    def late_chunks(self) -> bool:
-        """True: chunks that are read together can be pooled apart."""
-        return True
 
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
         """Return the properties of the model that determine the vector space."""

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Shaped
@@ -43,7 +43,10 @@ class StoredModel:
         digest: Digest of config and weights.
         first_digest: Likewise, of the first half.
         files: Files of weights with their sha256, by the prefix of their names.
+        of_first: Prefix of the names of the one-way model's weights.
     """
+
+    of_first: ClassVar[str] = ""
 
     config: Any
     first: ModelConfig
@@ -64,11 +67,6 @@ class StoredModel:
         sizes = ModelConfig.from_json(header.config)
         found = digest(sizes, header.all_weights_sha256)
         return cls(sizes, sizes, TextTokenizer(serialised), found, found, {"": header.weights(folder)})
-
-    @property
-    def of_first(self) -> str:
-        """Prefix of the names of the one-way model's weights."""
-        return ""
 
     def state(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Float32[np.ndarray, "..."]]:
         """Read weights.

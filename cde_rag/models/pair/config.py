@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
@@ -41,6 +41,9 @@ class PairConfig:
     second_share: float = 0.5  # of a score, the second half's
     first_stage_max_length: int = 128  # as the first half's
     max_siblings: int = 16
+    context_size: ClassVar[None] = None  # any number of context documents
+    null_embedding: ClassVar[bool] = True  # its first half learned to do without a corpus; its second reads none
+    late_chunks: ClassVar[bool] = False  # only one-way models pool chunks apart
 
     def __post_init__(self) -> None:
         if not 0 < self.second_share < 1:
@@ -66,21 +69,6 @@ class PairConfig:
             first_stage_layers=0,
             first_stage_max_length=self.first_stage_max_length,
         )
-
-    @property
-    def context_size(self) -> None:
-        """Required number of context documents: None, any number will do."""
-        return None
-
-    @property
-    def null_embedding(self) -> bool:
-        """True if the model learned to do without a corpus, as its first half did; its second reads none."""
-        return True
-
-    @property
-    def late_chunks(self) -> bool:
-        """False: only one-way models pool chunks that are read together."""
-        return False
 
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
         """Return the properties of the model that determine the vector space."""

@@ -23,6 +23,8 @@ SECOND_TEXT: Final = ("second_words", "second_mask")  # inputs of the second hal
 class StoredPair(StoredModel):
     """Config, tokenizer and files of a pair and of its first half."""
 
+    of_first = FIRST
+
     @classmethod
     def read(cls, folder: Path) -> "StoredPair":
         """Read a pair's folder and that of its first half, but for their weights.
@@ -42,11 +44,6 @@ class StoredPair(StoredModel):
         tokenizer = PairTokenizer(first.tokenizer, first.first.vocab_size, serialised)
         files = {"": header.weights(folder), FIRST: first.files[""]}
         return cls(config, first.first, tokenizer, digest(config, header.all_weights_sha256), first.digest, files)
-
-    @property
-    def of_first(self) -> str:
-        """Prefix of the names of the one-way model's weights."""
-        return FIRST
 
     def word_embeddings(self) -> list[WordEmbeddings]:
         """Map the word embeddings of both halves into memory."""

@@ -121,10 +121,7 @@ _NETWORKS: Final = Shared[TorchTextModel]()
 
 
 class SentenceTransformerModel(PlainModel):
-    """A sentence-transformers model; see `PlainEmbedder`, which documents arguments and errors.
-
-    Its `folder` is None: workers of a pool load contextual models only.
-    """
+    """A sentence-transformers model; see `PlainEmbedder`, which documents arguments and errors."""
 
     def __init__(
         self,

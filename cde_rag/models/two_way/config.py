@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
@@ -55,6 +55,8 @@ class TwoWayConfig:
     context_size: int  # context documents that a context has to have
     max_length: int  # tokens of a text that are read, in both stages
     null_embedding: bool = False  # True if there is a learned embedding that stands for the null context
+    max_siblings: ClassVar[int] = 0  # parent context is for one-way models
+    late_chunks: ClassVar[bool] = False  # only one-way models pool chunks apart
 
     def __post_init__(self) -> None:
         if self.family not in OTHER_SEMANTICS:
@@ -140,16 +142,6 @@ class TwoWayConfig:
     def is_local(self, layer: int) -> bool:
         """Return True if a layer lets a token attend to its neighbours alone, half a window on each side."""
         return self.window > 0 and layer % self.global_every > 0
-
-    @property
-    def max_siblings(self) -> int:
-        """Maximum number of siblings of a document's text: 0, since parent context is for one-way models."""
-        return 0
-
-    @property
-    def late_chunks(self) -> bool:
-        """False: only one-way models pool chunks that are read together."""
-        return False
 
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
         """Return the properties of the model that determine the vector space."""

@@ -27,7 +27,6 @@ from cde_rag.models.files.weights import (
 )
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way.config import MODERN_BERT, NOMIC_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
-from cde_rag.models.two_way.config import is_published as is_published
 
 BACKBONES: dict[str, dict[str, Any]] = {  # what the published configs leave to a download of the backbone
     "nomic-ai/nomic-bert-2048": {

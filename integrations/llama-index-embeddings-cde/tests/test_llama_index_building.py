@@ -29,7 +29,7 @@ from llama_index.embeddings.cde import CDEEmbedding
 from llama_index.embeddings.cde.marks import marks_on
 from llama_index_corpora import corpus, sentences
 
-from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag import ContextualEmbedder
 from cde_rag.errors import (
     ContextError,
     ContextMissingError,
@@ -52,7 +52,7 @@ def expected_fingerprint(tiny_folder: str, texts: list[str]) -> str:
 def test_the_context_has_as_many_documents_as_the_model_expects(
     tiny_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CDEModel, "context_size", 70)
+    monkeypatch.setattr("cde_rag.models.one_way.config.ModelConfig.context_size", 70)
     nodes = [TextNode(text=text) for text in sentences(100)]
     for embedding in (
         CDEEmbedding.from_nodes(nodes, model_name=tiny_folder),

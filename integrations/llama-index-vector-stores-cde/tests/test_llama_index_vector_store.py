@@ -54,7 +54,7 @@ def test_every_node_is_embedded_given_its_siblings(vector_store: CDEVectorStore,
 def test_the_context_has_as_many_documents_as_the_model_expects(
     documents: list[Document], model: CDEModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(CDEModel, "context_size", 70)
+    monkeypatch.setattr(model, "context_size", 70)
     store = CDEVectorStore.from_documents(documents, FaissStore(tmp_path / "essays.faiss"), model=model)
     with store.collection as collection:
         assert collection.inspect().context_size == 70

@@ -80,7 +80,7 @@ def test_the_context_has_as_many_documents_as_the_model_expects(
     texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_cde_model()
-    monkeypatch.setattr(CDEModel, "context_size", 70)
+    monkeypatch.setattr(model, "context_size", 70)
     for embeddings in (
         CDEEmbeddings.from_texts(texts, model=model),
         CDEEmbeddings.from_documents([Document(page_content=text) for text in texts], model=model),
