@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from cde_rag.adoption.outcome import Adoption
 from cde_rag.adoption.pgvector_table import TableColumns, qualified_table, table_records
-from cde_rag.adoption.report import Adoption
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder

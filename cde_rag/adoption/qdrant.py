@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cde_rag.adoption.outcome import Adoption
 from cde_rag.adoption.payload_schemas import Reading, Texts, reading
 from cde_rag.adoption.qdrant_points import AdoptingStore, Foreign, release_points
-from cde_rag.adoption.report import Adoption
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import settings_of
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model, contextual

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cde_rag.adoption.report import Adoption
+from cde_rag.adoption.outcome import Adoption
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
@@ -172,7 +172,7 @@ def catch_up(
 
 
 def release(adopted: Collection | QdrantCollection) -> None:
-    """End an adoption: remove what this library added, and close the Collection. The source stays as it is.
+    """End an adoption: remove the data of this library, and close the Collection. The source stays as it is.
 
     Args:
         adopted: Result of `adopt`, opened in any way; or the QdrantCollection that was adopted, which needs no model,

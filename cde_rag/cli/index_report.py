@@ -23,7 +23,7 @@ def print_skipped(reader: "RecordReader") -> None:
 
 
 def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:
-    """Print what a run did."""
+    """Print the changes of a run."""
     if as_json:
         print_json({"documents": documents, **counts})
     else:
@@ -61,7 +61,7 @@ def warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -
 
 
 def print_plan(path: str, counts: dict[str, int], *, as_json: bool) -> None:
-    """Print what a run would do."""
+    """Print the changes that a run would make."""
     if as_json:
         print_json({"dry_run": True, **counts})
         return

@@ -68,7 +68,7 @@ class IndexOptions:
 
 
 def plan(reader: "RecordReader", options: IndexOptions) -> None:
-    """Print what a run would write; creates neither a collection nor a tenant.
+    """Print the changes that a run would write; creates neither a collection nor a tenant.
 
     Raises:
         CorpusError: There are no documents.
