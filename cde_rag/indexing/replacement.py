@@ -3,7 +3,8 @@
 A passage of a document has the id `source#number`, numbered without gaps from 0, so that the number of passages that
 are read tells which stored ones the document no longer has. One file may be stored under several names: its absolute
 path, if it was indexed by itself, and its path in each folder that was indexed. Those that are not read are doubles.
-So are the passages of a folder that was renamed or moved: one that is gone, of whose documents most are in another now.
+So are the passages of a folder that was renamed or moved: one that is gone, of whose documents most are in another now,
+with some of their text.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,11 +15,13 @@ from typing import Final
 
 from cde_rag.errors import StoreError
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
-from cde_rag.readers.passages import document_of, file_of, source_of
+from cde_rag.readers.columns import UnusableError
+from cde_rag.readers.passages import document_of, file_of, kind_of, source_of, text_of
 from cde_rag.records import Record, Row
 from cde_rag.stores.base import Store
 
 _OPERANDS: Final = 5_000  # of one filter, which may have 10,000
+_MOST_READ: Final = 64  # documents of a folder that are compared with those of another
 _MOST_FOLDERS: Final = 64  # that are looked at; rows of tables may have a field of this name, with a value for each
 
 
@@ -223,8 +226,10 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
 def _check_folder(store: Store, given: Path, folder: Path) -> None:
     """Refuse a folder whose passages would replace those of another, or double those of an earlier release."""
     inside = {"gte": f"{folder.name}/", "lt": f"{folder.name}0"}  # 0 is what follows /
-    other = next(iter(store.scroll(where={PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}, page=1)), None)
-    if other is not None and not _was(store, path := Path(other.record.metadata[FOLDER_KEY]), folder):
+    rows = store.scroll(where={PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}, page=1)
+    named = (row.record.metadata.get(FOLDER_KEY) for row in rows)
+    other = next((name for name in named if isinstance(name, str)), None)  # rows of tables may have lists there
+    if other is not None and not _was(store, path := Path(other), folder):
         raise StoreError(
             f"{store} holds passages of another folder {folder.name!r}, {path}, which those of {folder} would replace. "
             f"{_remedy(path)} To keep both, rename one of the folders, or give them two collections."
@@ -232,7 +237,7 @@ def _check_folder(store: Store, given: Path, folder: Path) -> None:
     for path in _other_folders(store, str(folder)) if given.is_symlink() else ():
         if path.is_dir() and _has_most(store, path, folder):
             raise StoreError(
-                f"{given} is a link to {folder}, and {store} holds passages of {path}, mostly of the same names, which "
+                f"{given} is a link to {folder}, and {store} holds passages of {path}, mostly the same, which "
                 f"would double the new ones. {_remedy(path)} To keep both, name {folder} in place of the link."
             )
 
@@ -258,7 +263,33 @@ def _was(store: Store, other: Path, folder: Path) -> bool:
 
 
 def _has_most(store: Store, other: Path, folder: Path) -> bool:
-    """Return True if a folder has at least half of the documents of a stored one, by their paths in it."""
-    sources = {document_of(row.record) for row in store.scroll(where={FOLDER_KEY: str(other)})} - {None}
-    found = sum((folder / str(source).removeprefix(f"{other.name}/")).is_file() for source in sources)
-    return 0 < len(sources) <= 2 * found
+    """Return True if a folder has more than half of the documents of a stored one, at their paths in it.
+
+    A file counts if it has a stored passage, too. Names alone prove nothing: every project has a README.md.
+    """
+    files = {source: folder / source.removeprefix(f"{other.name}/") for source in _sources(store, other)}
+    if 2 * sum(file.is_file() for file in files.values()) <= len(files):  # nothing is read
+        return False
+    sample = list(files)[:: 1 + len(files) // _MOST_READ]
+    texts: dict[str, list[str]] = {source: [] for source in sample}
+    for row in store.scroll(where={FOLDER_KEY: str(other), PARENT_KEY: {"in": sample}}):
+        if (source := document_of(row.record)) is not None and source in texts:
+            texts[source].append(row.record.text)
+    return 2 * sum(_contains(files[source], found) for source, found in texts.items()) > len(sample)
+
+
+def _sources(store: Store, folder: Path) -> list[str]:
+    """Return the names of the documents that were read from a folder."""
+    sources = (document_of(row.record) for row in store.scroll(where={FOLDER_KEY: str(folder)}))
+    return list(dict.fromkeys(source for source in sources if source is not None))
+
+
+def _contains(file: Path, passages: Sequence[str]) -> bool:
+    """Return True if a file has one of some passages, False if it cannot be read."""
+    if not file.is_file() or (file.suffix.lower() in documents.DOCUMENTS and not documents.readable()):
+        return False
+    try:
+        text = text_of(file, kind_of(file, frozenset())).markdown
+    except UnusableError:
+        return False
+    return any(passage in text for passage in passages)
