@@ -308,6 +308,8 @@ def test_a_folder_that_was_moved_or_renamed_is_not_stored_twice(
         docs.rename(new)
         write(new / "a.md", 2)
         write(new / "0.md", 1)
+        others = unread_passages(papers.store, reader(new))
+        assert set(others.values()) == {f"gone/{number}.md" for number in range(3)}
         planned = plan_records(papers, reader(new))
         report = papers.add_records(reader(new))
         assert (planned.added, planned.deleted) == (report.added, report.deleted)

@@ -120,7 +120,7 @@ class Replacement:
                 if source is None or source not in part:
                     continue
                 name, number = part[source], _number(row.record)
-                double = name != source and self._present(row.record) == paths[name]
+                double = name != source and _present(row.record, self._gone) == paths[name]
                 if double or (name == source and number >= self._documents[name]):
                     self._leaving[name].append(row.record.id)
 
@@ -131,15 +131,8 @@ class Replacement:
         if folder is None:
             return names
         if folder not in self._gone:
-            others = _other_folders(self._store, folder)
-            self._gone[folder] = [other for other in others if _was(self._store, other, Path(folder))]
+            self._gone[folder] = _former(self._store, folder)
         return [*names, *(f"{gone.name}/{path.relative_to(folder).as_posix()}" for gone in self._gone[folder])]
-
-    def _present(self, record: Record) -> Path | None:
-        """Return the path where the file of a stored passage is now, if its folder was renamed."""
-        path, folder = file_of(record.metadata), str(record.metadata.get(FOLDER_KEY))
-        present = next((new for new, gone in self._gone.items() if Path(folder) in gone), None)
-        return path if path is None or present is None else Path(present, path.relative_to(folder))
 
 
 def _number(record: Record) -> int:
@@ -202,19 +195,21 @@ def missing_documents(store: Store, reader: RecordReader) -> list[str]:
 def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     """Return the stored passages that a reader's sources do not have, by id, each with its document, else its id.
 
-    Those of documents that the reader has are left out: `Replacement` finds them. So are those of files that are there
-    and that are not read for lack of the extra `documents`.
+    Those of documents that the reader has are left out, also under the name of a folder that was renamed: `Replacement`
+    finds them. So are those of files that are there and that are not read for lack of the extra `documents`.
     """
     unreadable = frozenset[str]() if documents.readable() else documents.DOCUMENTS
-    kept, files = set[str](), set[Path]()
+    kept, files, folders = set[str](), set[Path](), set[str]()
     for record in reader:
         kept.add(record.id)
         if document_of(record) is not None and (path := file_of(record.metadata)) is not None:
             files.add(path)
+            folders.add(record.metadata.get(FOLDER_KEY, ""))
+    gone = {folder: _former(store, folder) for folder in folders - {""}}
     found: dict[str, str] = {}
     for row in store.scroll():
         source = document_of(row.record)
-        path = None if source is None else file_of(row.record.metadata)
+        path = None if source is None else _present(row.record, gone)
         read = source in reader.documents or path in files
         if row.record.id in kept or (source is not None and read):
             continue
@@ -255,6 +250,25 @@ def _other_folders(store: Store, folder: str) -> list[Path]:
             break
         known.append(found)
     return [path for path in map(Path, known[1:]) if path.is_absolute()]
+
+
+def _former(store: Store, folder: str) -> list[Path]:
+    """Return the stored folders that seem to have been renamed or moved to be `folder`."""
+    return [other for other in _other_folders(store, folder) if _was(store, other, Path(folder))]
+
+
+def _present(record: Record, gone: Mapping[str, Sequence[Path]]) -> Path | None:
+    """Return the path where the file of a stored passage is now.
+
+    Args:
+        record: The passage.
+        gone: Former paths of renamed folders, by the present one.
+    """
+    path, folder = file_of(record.metadata), str(record.metadata.get(FOLDER_KEY))
+    present = next((new for new, former in gone.items() if Path(folder) in former), None)
+    if path is None or present is None or not path.is_relative_to(folder):
+        return path
+    return Path(present, path.relative_to(folder))
 
 
 def _was(store: Store, other: Path, folder: Path) -> bool:
