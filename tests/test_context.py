@@ -56,6 +56,13 @@ def make(documents: list[str], identity: ModelIdentity = IDENTITY, **information
 documents = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=20)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_seed_of_numpy_can_be_stored():
+    assert Context.from_bytes(make(["a"], seed=np.int64(7)).to_bytes(), where="memory").manifest.seed == 7
+    with pytest.raises(TypeError, match="interpreted as an integer"):
+        make(["a"], seed=0.5)
+
+
 # --- the fingerprint: what determines the space, and nothing else
 
 

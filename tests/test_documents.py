@@ -147,6 +147,7 @@ def test_empty_files_are_passed_over_and_counted(folder: Path):
         ('<meta charset="iso-2022-jp"><p>日本</p>'.encode("iso-2022-jp"), "日本"),
         ("<p>Größe</p>".encode("latin-1"), "Größe"),  # as for browsers, if nothing is declared
         ("<p>“Déjà vu…”\xa0— à Åland</p>".encode("cp1252"), "“Déjà vu…”\xa0— à Åland"),
+        ("<p>C’est déjà l’été à côté</p>".encode("cp1252"), "C’est déjà l’été à côté"),
     ],
 )
 def test_a_page_is_read_in_the_encoding_that_it_has(folder: Path, data: bytes, text: str):
@@ -160,6 +161,8 @@ def test_a_page_is_read_in_the_encoding_that_it_has(folder: Path, data: bytes, t
         ("<p>Größe\0</p>".encode("latin-1"), "not UTF-8: byte 0xf6 at byte 5; save it as UTF-8"),
         ("<p>Да, стриж</p>".encode("cp1251"), "not UTF-8: byte 0xc4"),  # no word of another script as noise
         ("<p>中</p>".encode("gbk"), "not UTF-8: byte 0xd6"),
+        ("<p>Größe für Übung".encode() + b"\xc3</p>", "not UTF-8: byte 0xc3"),  # UTF-8, cut within a letter
+        ("<p>“Café” — crème".encode() + b"\xa0</p>", "not UTF-8: byte 0xa0"),
         ("<p>Größe</p>".encode("utf-16-le"), "not UTF-8: byte 0xf6"),
         ("<p>日本</p>".encode("cp932"), "not UTF-8: byte 0x93"),
         ('<meta charset="utf-8"><p>Größe</p>'.encode("latin-1"), "not UTF-8: byte 0xf6"),

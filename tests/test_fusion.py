@@ -4,6 +4,7 @@ import random
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +95,12 @@ def test_reciprocal_ranks_are_those_of_the_paper(by_vectors: Scored, by_words: S
 def test_the_default_weight_is_the_one_that_was_chosen() -> None:
     near, written = [("a", 1.0), ("b", 0.0)], [("b", 3.0)]
     assert fuse(near, written) == [("a", WEIGHTS["convex"]), ("b", 1 - WEIGHTS["convex"])]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_scores_are_plain_numbers_whatever_the_weight_is() -> None:
+    found = fuse([("a", 1.0), ("b", 0.5)], [("b", 3.0)], weight=np.float32(0.5))  # type: ignore[arg-type]
+    assert [type(score) for _, score in found] == [float, float]
 
 
 def test_one_side_may_have_found_nothing() -> None:

@@ -309,6 +309,8 @@ def test_a_folder_that_was_moved_or_renamed_is_not_stored_twice(
         docs.rename(new)
         write(new / "a.md", 2)
         write(new / "0.md", 1)
+        others = unread_passages(papers.store, reader(new))
+        assert set(others.values()) == {f"gone/{number}.md" for number in range(3)}
         planned = plan_records(papers, reader(new))
         report = papers.add_records(reader(new))
         assert (planned.added, planned.deleted) == (report.added, report.deleted)
@@ -332,6 +334,37 @@ def test_a_folder_that_is_gone_and_had_other_documents_stays(docs: Path, tmp_pat
             papers.add_records(reader(tmp_path / "other/docs"))
         assert papers.add_records(reader(tmp_path / "notes")) == AddReport(added=2)
         assert papers.count() == 18
+
+
+@pytest.mark.parametrize("name", ["other/docs", "notes"])
+def test_a_folder_that_is_gone_and_had_other_documents_of_the_same_names_stays(
+    docs: Path, tmp_path: Path, embedder: Embedder, name: str
+):
+    """Such as the clone of another project, which has a README.md as well, and whose licence is the same."""
+    for folder, seed in ((docs, 0), (tmp_path / name, 1)):
+        write(folder / "README.md", 2, seed)
+        write(folder / "LICENSE.md", 1)
+        for path in ("a.md", "guide/b.md", "guide/c.txt"):
+            write(folder / path, 2, seed)
+    with created(FaissStore(tmp_path / "p"), embedder) as papers:
+        papers.add_records(reader(docs))
+        before = contents(papers)[0]
+        shutil.rmtree(docs)
+        if name == "notes":
+            assert papers.add_records(reader(tmp_path / name)).deleted == 0
+        else:
+            with pytest.raises(StoreError, match=f"{tmp_path}/p holds passages of another folder 'docs'"):
+                papers.add_records(reader(tmp_path / name))
+        assert before.items() <= contents(papers)[0].items()
+
+
+@pytest.mark.parametrize("folder", [None, 5, ["docs"], {"a": 1}, True])
+def test_rows_with_another_kind_of_folder_are_of_no_folder(
+    docs: Path, tmp_path: Path, embedder: Embedder, folder: object
+):
+    with created(FaissStore(tmp_path / "p"), embedder) as papers:
+        papers.add_records([Record("row", "A row.", "", {"source": "docs/row", "folder": folder})])
+        assert papers.add_records(reader(docs)) == AddReport(added=16)
 
 
 def test_a_link_to_a_new_release_does_not_store_its_documents_beside_the_old_ones(

@@ -1,6 +1,7 @@
 """Context artifact: a sample of a corpus encoded by a model's first stage, stored alongside the vectors."""
 
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -100,6 +101,7 @@ class Context:
         Raises:
             ContextError: Not float32 `(documents, dim)`, no document, or values that are not finite.
             CorpusError: A document with a lone surrogate.
+            TypeError: The seed is no whole number.
         """
         expected, found = (len(documents), identity.dim), context_embeddings
         if not documents or found.shape != expected or found.dtype != np.float32 or not np.isfinite(found).all():
@@ -116,7 +118,7 @@ class Context:
             context_size=len(documents),
             source=source,
             sampling=sampling,
-            seed=seed,
+            seed=operator.index(seed),  # NumPy's are not in JSON
             documents_seen=documents_seen,
         )
         return cls(manifest, context_embeddings[first], counts, digests)

@@ -3,7 +3,8 @@
 A passage of a document has the id `source#number`, numbered without gaps from 0, so that the number of passages that
 are read tells which stored ones the document no longer has. One file may be stored under several names: its absolute
 path, if it was indexed by itself, and its path in each folder that was indexed. Those that are not read are doubles.
-So are the passages of a folder that was renamed or moved: one that is gone, of whose documents most are in another now.
+So are the passages of a folder that was renamed or moved: one that is gone, of whose documents most are in another now,
+with some of their text.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,11 +15,13 @@ from typing import Final
 
 from cde_rag.errors import StoreError
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
-from cde_rag.readers.passages import document_of, file_of, source_of
+from cde_rag.readers.columns import UnusableError
+from cde_rag.readers.passages import document_of, file_of, kind_of, source_of, text_of
 from cde_rag.records import Record, Row
 from cde_rag.stores.store import Store
 
 _OPERANDS: Final = 5_000  # of one filter, which may have 10,000
+_MOST_READ: Final = 64  # documents of a folder that are compared with those of another
 _MOST_FOLDERS: Final = 64  # that are looked at; rows of tables may have a field of this name, with a value for each
 
 
@@ -117,7 +120,7 @@ class Replacement:
                 if source is None or source not in part:
                     continue
                 name, number = part[source], _number(row.record)
-                double = name != source and self._present(row.record) == paths[name]
+                double = name != source and _present(row.record, self._gone) == paths[name]
                 if double or (name == source and number >= self._documents[name]):
                     self._leaving[name].append(row.record.id)
 
@@ -128,15 +131,8 @@ class Replacement:
         if folder is None:
             return names
         if folder not in self._gone:
-            others = _other_folders(self._store, folder)
-            self._gone[folder] = [other for other in others if _was(self._store, other, Path(folder))]
+            self._gone[folder] = _former(self._store, folder)
         return [*names, *(f"{gone.name}/{path.relative_to(folder).as_posix()}" for gone in self._gone[folder])]
-
-    def _present(self, record: Record) -> Path | None:
-        """Return the path where the file of a stored passage is now, if its folder was renamed."""
-        path, folder = file_of(record.metadata), str(record.metadata.get(FOLDER_KEY))
-        present = next((new for new, gone in self._gone.items() if Path(folder) in gone), None)
-        return path if path is None or present is None else Path(present, path.relative_to(folder))
 
 
 def _number(record: Record) -> int:
@@ -199,19 +195,21 @@ def missing_documents(store: Store, reader: RecordReader) -> list[str]:
 def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     """Return the stored passages that a reader's sources do not have, by id, each with its document, else its id.
 
-    Those of documents that the reader has are left out: `Replacement` finds them. So are those of files that are there
-    and that are not read for lack of the extra `documents`.
+    Those of documents that the reader has are left out, also under the name of a folder that was renamed: `Replacement`
+    finds them. So are those of files that are there and that are not read for lack of the extra `documents`.
     """
     unreadable = frozenset[str]() if documents.readable() else documents.DOCUMENTS
-    kept, files = set[str](), set[Path]()
+    kept, files, folders = set[str](), set[Path](), set[str]()
     for record in reader:
         kept.add(record.id)
         if document_of(record) is not None and (path := file_of(record.metadata)) is not None:
             files.add(path)
+            folders.add(record.metadata.get(FOLDER_KEY, ""))
+    gone = {folder: _former(store, folder) for folder in folders - {""}}
     found: dict[str, str] = {}
     for row in store.scroll():
         source = document_of(row.record)
-        path = None if source is None else file_of(row.record.metadata)
+        path = None if source is None else _present(row.record, gone)
         read = source in reader.documents or path in files
         if row.record.id in kept or (source is not None and read):
             continue
@@ -223,8 +221,10 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
 def _check_folder(store: Store, given: Path, folder: Path) -> None:
     """Refuse a folder whose passages would replace those of another, or double those of an earlier release."""
     inside = {"gte": f"{folder.name}/", "lt": f"{folder.name}0"}  # 0 is what follows /
-    other = next(iter(store.scroll(where={PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}, page=1)), None)
-    if other is not None and not _was(store, path := Path(other.record.metadata[FOLDER_KEY]), folder):
+    rows = store.scroll(where={PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}, page=1)
+    named = (row.record.metadata.get(FOLDER_KEY) for row in rows)
+    other = next((name for name in named if isinstance(name, str)), None)  # rows of tables may have lists there
+    if other is not None and not _was(store, path := Path(other), folder):
         raise StoreError(
             f"{store} holds passages of another folder {folder.name!r}, {path}, which those of {folder} would replace. "
             f"{_remedy(path)} To keep both, rename one of the folders, or give them two collections."
@@ -232,7 +232,7 @@ def _check_folder(store: Store, given: Path, folder: Path) -> None:
     for path in _other_folders(store, str(folder)) if given.is_symlink() else ():
         if path.is_dir() and _has_most(store, path, folder):
             raise StoreError(
-                f"{given} is a link to {folder}, and {store} holds passages of {path}, mostly of the same names, which "
+                f"{given} is a link to {folder}, and {store} holds passages of {path}, mostly the same, which "
                 f"would double the new ones. {_remedy(path)} To keep both, name {folder} in place of the link."
             )
 
@@ -252,13 +252,58 @@ def _other_folders(store: Store, folder: str) -> list[Path]:
     return [path for path in map(Path, known[1:]) if path.is_absolute()]
 
 
+def _former(store: Store, folder: str) -> list[Path]:
+    """Return the stored folders that seem to have been renamed or moved to be `folder`."""
+    return [other for other in _other_folders(store, folder) if _was(store, other, Path(folder))]
+
+
+def _present(record: Record, gone: Mapping[str, Sequence[Path]]) -> Path | None:
+    """Return the path where the file of a stored passage is now.
+
+    Args:
+        record: The passage.
+        gone: Former paths of renamed folders, by the present one.
+    """
+    path, folder = file_of(record.metadata), str(record.metadata.get(FOLDER_KEY))
+    present = next((new for new, former in gone.items() if Path(folder) in former), None)
+    if path is None or present is None or not path.is_relative_to(folder):
+        return path
+    return Path(present, path.relative_to(folder))
+
+
 def _was(store: Store, other: Path, folder: Path) -> bool:
     """Return True if a stored folder seems to be one that was renamed or moved to be another: it is gone."""
     return not other.is_dir() and _has_most(store, other, folder)
 
 
 def _has_most(store: Store, other: Path, folder: Path) -> bool:
-    """Return True if a folder has at least half of the documents of a stored one, by their paths in it."""
-    sources = {document_of(row.record) for row in store.scroll(where={FOLDER_KEY: str(other)})} - {None}
-    found = sum((folder / str(source).removeprefix(f"{other.name}/")).is_file() for source in sources)
-    return 0 < len(sources) <= 2 * found
+    """Return True if a folder has more than half of the documents of a stored one, at their paths in it.
+
+    A file counts if it has a stored passage, too. Names alone prove nothing: every project has a README.md.
+    """
+    files = {source: folder / source.removeprefix(f"{other.name}/") for source in _sources(store, other)}
+    if 2 * sum(file.is_file() for file in files.values()) <= len(files):  # nothing is read
+        return False
+    sample = list(files)[:: 1 + len(files) // _MOST_READ]
+    texts: dict[str, list[str]] = {source: [] for source in sample}
+    for row in store.scroll(where={FOLDER_KEY: str(other), PARENT_KEY: {"in": sample}}):
+        if (source := document_of(row.record)) is not None and source in texts:
+            texts[source].append(row.record.text)
+    return 2 * sum(_contains(files[source], found) for source, found in texts.items()) > len(sample)
+
+
+def _sources(store: Store, folder: Path) -> list[str]:
+    """Return the names of the documents that were read from a folder."""
+    sources = (document_of(row.record) for row in store.scroll(where={FOLDER_KEY: str(folder)}))
+    return list(dict.fromkeys(source for source in sources if source is not None))
+
+
+def _contains(file: Path, passages: Sequence[str]) -> bool:
+    """Return True if a file has one of some passages, False if it cannot be read."""
+    if not file.is_file() or (file.suffix.lower() in documents.DOCUMENTS and not documents.readable()):
+        return False
+    try:
+        text = text_of(file, kind_of(file, frozenset())).markdown
+    except UnusableError:
+        return False
+    return any(passage in text for passage in passages)

@@ -45,7 +45,8 @@ _OF_THE_WEB: Final = {  # what browsers read under a name (WHATWG, Encoding Stan
 _NOT_WESTERN: Final = re.compile(  # controls, bytes without a character in windows-1252, and words of other scripts
     rb"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f\x81\x8d\x8f\x90\x9d]|[\xa1-\xff]{4}"
 )
-_ACCENTED: Final = re.compile(rb"([A-Za-z])?[\xc0-\xff]+([A-Za-z])?")  # letters, mostly beside others
+_ACCENTED: Final = re.compile(rb"[\xc0-\xff]+")  # letters beyond ASCII
+_ALONE: Final = re.compile(rb"(?<![A-Za-z\xc0-\xff])[\xc0-\xff]+(?![A-Za-z\xc0-\xff])")  # these without others
 SAVE: Final = "save it as UTF-8, for instance with: iconv -f WINDOWS-1252 -t UTF-8"
 
 
@@ -162,8 +163,14 @@ def _is_utf8(data: bytes) -> bool:
 
 def _is_western(data: bytes) -> bool:
     """Return True for bytes that look like windows-1252, the encoding of browsers for a page that declares none."""
-    in_words = [bool(before or after) for before, after in _ACCENTED.findall(data)]
-    return _NOT_WESTERN.search(data) is None and 2 * sum(in_words) >= len(in_words)
+    if _NOT_WESTERN.search(data) is not None:
+        return False
+    text = data.decode("utf-8", "replace")
+    damaged = text.count("\ufffd")
+    letters = len(text) - damaged - sum(byte < 0x80 for byte in data)
+    if letters >= damaged:  # it is UTF-8, damaged in some places
+        return False
+    return 2 * len(_ALONE.findall(data)) <= len(_ACCENTED.findall(data))
 
 
 def _is_surely_utf8(data: bytes) -> bool:

@@ -189,7 +189,7 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
     markdown = kind != "text"
     try:
         "".join(metadata.values()).encode("utf-8")
-        text, named = _text(path, kind)
+        text, named = text_of(path, kind)
     except UnicodeEncodeError:
         yield str(path), UnusableError("its path is not UTF-8; rename it")
         return
@@ -267,7 +267,12 @@ def _without_front_matter(text: str, path: Path) -> Converted:
     return Converted("\n" * end + text[end:], title)
 
 
-def _text(path: Path, kind: Kind | None) -> Converted:
+def text_of(path: Path, kind: Kind | None) -> Converted:
+    """Return the text of a file, which its passages are parts of, and its title.
+
+    Raises:
+        UnusableError: The file cannot be read, or holds no text.
+    """
     try:
         found = convert(path) if kind == "document" else _without_front_matter(decoded(path.read_bytes()), path)
     except OSError as error:

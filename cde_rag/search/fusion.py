@@ -96,7 +96,7 @@ def check_fusion(fusion: str, weight: float | None) -> float:
             f"Expected a weight of vectors from 0 (words alone) to 1 (vectors alone), found {weight!r}. Leave it out "
             f"for {WEIGHTS[fusion]}."
         )
-    return weight
+    return float(weight)
 
 
 def _min_max(scores: Sequence[float], *, from_zero: bool) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar, cast
 
 import anyio
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.stdio import stdio_server
@@ -166,9 +167,18 @@ def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:
     )
 
 
+class _CollectionTool(Tool):
+    """Tool that takes an argument of null as one left out, as in a request over HTTP."""
+
+    async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:  # noqa: FBT001, FBT002
+        """Call the tool; as `Tool.run`."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return await super().run(given, context, convert_result)
+
+
 def _tool(call: Callable[..., Any]) -> Tool:
     """Return a tool that refuses unknown arguments: a filter under another name is never ignored."""
-    tool = Tool.from_function(_with_tool_errors(call), annotations=READING)
+    tool = _CollectionTool.from_function(_with_tool_errors(call), annotations=READING)
     arguments = tool.fn_metadata.arg_model
     arguments.model_config["extra"] = "forbid"
     arguments.model_rebuild(force=True)

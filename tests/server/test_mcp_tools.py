@@ -65,6 +65,11 @@ async def test_an_agent_searches_reads_and_looks_around(papers: Path) -> None:
                 expected = collection.search("river bank", 5, by=by or "hybrid", where=where)
                 assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
                 assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+        left_out = {"collection": None, "k": None, "where": None, "by": None}  # as many clients send it
+        assert await called(client, "search", query="river bank", **left_out) == await called(
+            client, "search", query="river bank"
+        )
+        assert await called(client, "context", id="r5", around=None) == await called(client, "context", id="r5")
         around = await called(client, "context", id="r5", around=1)
         assert [record["id"] for record in around] == ["r4", "r5", "r6"]
         assert await called(client, "get", ids=["r5", "nobody"], collection="papers") == [
