@@ -1,13 +1,13 @@
 """Stores that have no engine yet."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from cde_rag.records import Hit, Record
 from cde_rag.stores.engine import Found, Result
 from cde_rag.stores.manifests import LeasedGenerations
 from cde_rag.stores.store import Store
-from cde_rag.stores.store_calls import StoreState, hits_of
+from cde_rag.stores.store_calls import StoreState
 
 
 class CallByCall(Store, StoreState):
@@ -39,7 +39,11 @@ class CallByCall(Store, StoreState):
 
     def hits(self, found: Sequence[Found]) -> list[Hit]:
         """Return the hits of a search."""
-        return hits_of(cast(Any, None), found)
+        return [
+            Hit(record.id, score, record.title, record.text, record.metadata)
+            for _, score, record in found
+            if record is not None
+        ]
 
 
 def _found(hits: Sequence[Hit]) -> list[Found]:
