@@ -256,7 +256,7 @@ class PgSession:
             build(tables, state.number)
 
     def _each(self, generation: int, queries: Sequence[Any], search: _Search) -> list[list[Found]]:
-        """Answer queries, and note for later ones what the state was."""
+        """Answer queries; their plan and the state that it holds for are kept for later searches."""
         made, every = plan(self.tables, generation), list[list[Found]]()
         for query in queries:
             state, found = search(made, query)
