@@ -23,7 +23,7 @@ from cde_rag.stores.qdrant import QdrantStore
 BOUNDS = {  # of `add`: of a record with a parent, and of one that is there already
     "folder": (2, 1),
     "postgres": (36, 14),
-    "qdrant": (27, 11),
+    "qdrant": (12, 3),
 }
 NUMBERS = count()
 PASSAGES = [Record(f"book#{number}", f"passage {number}", "title", {"parent": "book"}) for number in range(8)]
