@@ -34,7 +34,7 @@ _Vectors: TypeAlias = dict[bytes, tuple[Float32[np.ndarray, " dim"], bool]]  # b
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic:
-    """How a Context changes plain vectors.
+    """Changes that a Context makes to plain vectors.
 
     Attributes:
         weight: Weight of the siblings' mean.
