@@ -29,7 +29,7 @@ class ReadyVectors:
     vectors: Mapping[str, tuple[Float32[np.ndarray, " dim"], bool]]
 
 
-class MadeVectors:
+class CallVectors:
     """Vectors that were made for one call, by digest, in the space of one embedder.
 
     Attributes:
@@ -49,7 +49,7 @@ class MadeVectors:
         """Return the rows that have no vector yet."""
         return [each for each in stale if each.row.digest not in self._made]
 
-    def bind(self, embedder: Embedder) -> "MadeVectors":
+    def bind(self, embedder: Embedder) -> "CallVectors":
         """Return this cache for an embedder, emptied if its vectors are of another space."""
         if self._embedder is None or self._embedder.fingerprint != embedder.fingerprint:
             self._made.clear()

@@ -16,7 +16,7 @@ from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing import made_vectors
-from cde_rag.indexing.made_vectors import MadeVectors, ReadyVectors
+from cde_rag.indexing.made_vectors import CallVectors, ReadyVectors
 from cde_rag.indexing.partial_records import completed
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
@@ -285,7 +285,7 @@ class Upserter:
         leaving: AbstractSet[str],
         at_once: bool,  # noqa: FBT001
         state: StoreCalls,
-        made: MadeVectors,
+        made: CallVectors,
     ) -> list[Stale]:
         """Upsert records, one for each id; a `Step`.
 
@@ -353,7 +353,7 @@ class Upserter:
         return _Pending(embedder, self._stale(state, parents, embedder, leaving=leaving), writes=True)
 
     def _delete_chunk(
-        self, ids: Sequence[str], leaving: AbstractSet[str], state: StoreCalls, made: MadeVectors
+        self, ids: Sequence[str], leaving: AbstractSet[str], state: StoreCalls, made: CallVectors
     ) -> list[Stale]:
         """Delete the rows of one chunk of a call, after their siblings are embedded without them; a `Step`.
 
@@ -379,7 +379,7 @@ class Upserter:
         on_write: Callable[[int], None] | None = None,
         *,
         at_once: bool = False,
-    ) -> MadeVectors:
+    ) -> CallVectors:
         """Repeat a step under the lock until no vector is missing; missing ones are embedded outside the lock.
 
         Args:
@@ -392,7 +392,7 @@ class Upserter:
         Returns:
             The vectors that were made.
         """
-        made, missing = MadeVectors(ready).bind(pending.embedder), pending.stale
+        made, missing = CallVectors(ready).bind(pending.embedder), pending.stale
         if not pending.writes:
             return made
 
@@ -483,5 +483,5 @@ class _Chunk(NamedTuple):
     pending: _Pending
 
 
-Step: TypeAlias = Callable[[StoreCalls, MadeVectors], list[Stale]]
+Step: TypeAlias = Callable[[StoreCalls, CallVectors], list[Stale]]
 """Reads the store, writes rows whose vectors it has, and returns the stale rows that are left."""
