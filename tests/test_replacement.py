@@ -379,7 +379,7 @@ def test_a_link_to_a_new_release_does_not_store_its_documents_beside_the_old_one
 ):
     link, releases = tmp_path / "current", [tmp_path / f"release-{number}" for number in (42, 43)]
     docs.rename(releases[0])
-    shutil.copytree(*releases)
+    shutil.copytree(releases[0], releases[1])
     with created(FaissStore(tmp_path / "p"), embedder) as papers:
         link.symlink_to(releases[0])
         assert papers.add_records(reader(link)) == AddReport(added=16)
