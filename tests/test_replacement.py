@@ -323,6 +323,14 @@ def test_a_folder_that_was_moved_or_renamed_is_not_stored_twice(
         check_is_fresh(papers, new)
 
 
+def test_a_copy_of_a_folder_that_is_there_is_stored_beside_it(docs: Path, tmp_path: Path, embedder: Embedder):
+    shutil.copytree(docs, tmp_path / "copy")
+    with created(FaissStore(tmp_path / "p"), embedder) as papers:
+        papers.add_records(reader(docs))
+        assert papers.add_records(reader(tmp_path / "copy")) == AddReport(added=16)
+        assert papers.count({"folder": str(docs)}) == 16
+
+
 def test_a_folder_that_is_gone_and_had_other_documents_stays(docs: Path, tmp_path: Path, embedder: Embedder):
     """Such as that of a disk that is not mounted."""
     for name in ("other/docs", "notes"):
@@ -372,7 +380,7 @@ def test_a_link_to_a_new_release_does_not_store_its_documents_beside_the_old_one
 ):
     link, releases = tmp_path / "current", [tmp_path / f"release-{number}" for number in (42, 43)]
     docs.rename(releases[0])
-    shutil.copytree(*releases)
+    shutil.copytree(releases[0], releases[1])
     with created(FaissStore(tmp_path / "p"), embedder) as papers:
         link.symlink_to(releases[0])
         assert papers.add_records(reader(link)) == AddReport(added=16)
