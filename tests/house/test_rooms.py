@@ -29,6 +29,7 @@ SHARED_NAMES = {  # of modules and packages: why two may have it
     "store": "each kind of store has one",
     "tables": "each kind of store has them",
     "tenants": "of a collection; in PostgreSQL a schema for each, in Qdrant a collection",
+    "words": "in each database the index of texts; in the laboratory its benchmark",
     "verify": "each kind of store compares what it has with checksums",
 }
 SHARED_CLASSES = {  # why two may have it

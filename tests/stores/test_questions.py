@@ -22,7 +22,7 @@ from cde_rag.stores.qdrant import QdrantStore
 
 BOUNDS = {  # of `add`: of a record with a parent, and of one that is there already
     "folder": (2, 1),
-    "postgres": (36, 14),
+    "postgres": (22, 8),
     "qdrant": (12, 3),
 }
 NUMBERS = count()
