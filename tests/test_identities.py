@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from plain_model import write_static, write_transformer
 
-from cde_rag import ArithmeticEmbedder, Context, ContextualEmbedder, FunctionEmbedder, PlainEmbedder
+from cde_rag import Context, ContextualEmbedder, FunctionEmbedder, PlainEmbedder
 from cde_rag.context.file_format import unpack
 from cde_rag.context.identity import ModelIdentity
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.indexing.sibling_passages import passages
 from cde_rag.models.files.model_files import find, read_header
 from cde_rag.models.one_way.config import ModelConfig
@@ -25,7 +26,7 @@ from cde_rag.models.pair.config import PairConfig
 from cde_rag.models.two_way.config import TwoWayConfig
 from cde_rag.records import Record, Row
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
 GOLDEN: Mapping[str, Any] = json.loads(
     (Path(__file__).parent / "reference" / "identities.json").read_text(encoding="utf-8")

@@ -217,6 +217,7 @@ def count(
 
     \b
     Example:
+      cde-rag count papers.faiss  # deprecated, for:
       cde-rag inspect papers.faiss --where '{"year": {"gte": 2020}}'
     """
     typer.echo("cde-rag count is deprecated, and goes in 1.0. Write: cde-rag inspect COLLECTION --where JSON", err=True)

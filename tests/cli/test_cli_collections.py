@@ -35,7 +35,7 @@ def contents(path: Path, model: Path) -> dict[str, Any]:
         return {"fingerprint": opened.embedder.fingerprint, **dict(zip(ids, vectors.tolist(), strict=True))}
 
 
-@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_a_context_of_one_passage_is_named_as_one(run, tmp_path: Path):
     (tmp_path / "a.txt").write_text("A text.")
     for _ in range(2):

@@ -128,7 +128,7 @@ def test_a_path_that_is_too_long_is_one_sentence(
         assert len(result.stderr) < 1500, arguments[0]
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["search", "--help"], ["count", "papers.faiss"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["search", "--help"], ["inspect", "papers.faiss"]])
 def test_a_full_disk_behind_standard_output_is_one_sentence(
     run, records: Path, tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -274,7 +274,7 @@ def server(client: QdrantClient, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def on_server(client: QdrantClient, **asked: Any) -> QdrantStore:
     store = QdrantStore(client, "papers", **asked)
-    store.local = False
+    store._engine.local = False
     return store
 
 
