@@ -390,8 +390,8 @@ def wrong(some: Rows, change: dict[str, Any]) -> Rows:
             lambda place, one: index(
                 dataset(rows(20)), place, FunctionEmbedder(lambda texts: [[1.0]] * len(texts), name="f")
             ),
-            TypeError,
-            "ContextualEmbedder",
+            PoolError,
+            "Expected a contextual model",
         ),
         (
             lambda place, one: index(dataset(rows(20)), place, one.embedder, num_cpus=64.0, timeout_s=3.0),

@@ -200,7 +200,7 @@ def test_a_lease_leaves_a_session_of_the_pooler(postgres: str, monkeypatch: pyte
     """Else nothing could be written while it is held, by the run that holds it neither."""
     with pooler(postgres, "transaction", sessions=2) as address:
         first, second = (created(functools.partial(PgVectorStore, address, name())) for _ in range(2))
-        monkeypatch.setattr("cde_rag.stores.postgres.pg_database._WAIT_S", 0.5)
+        monkeypatch.setattr("cde_rag.stores.postgres.database._WAIT_S", 0.5)
         with first.lease():
             with pytest.raises(StoreError, match=r"none was free for 0\.5 s.*default_pool_size"), second.lease():
                 pass
