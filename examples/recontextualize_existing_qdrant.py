@@ -22,7 +22,7 @@ import numpy as np
 from qdrant_client import QdrantClient, models
 
 from cde_rag import Collection, Record
-from cde_rag.adoption import adopt, catch_up, release
+from cde_rag.adoption import QdrantCollection, adopt, catch_up, release
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.baselines import MiniLM
 from cde_rag.evaluation.bm25 import BM25

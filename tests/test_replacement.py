@@ -311,7 +311,7 @@ def test_a_folder_that_was_moved_or_renamed_is_not_stored_twice(
         write(new / "0.md", 1)
         others = unread_passages(papers.store, reader(new))
         assert set(others.values()) == {f"gone/{number}.md" for number in range(3)}
-        planned = plan_records(papers, reader(new))
+        planned = papers.add_records(reader(new), dry_run=True)
         report = papers.add_records(reader(new))
         assert (planned.added, planned.deleted) == (report.added, report.deleted)
         assert report.deleted == (7 if new.name == "docs" else 16)  # only what is gone, or all under the old name

@@ -36,6 +36,7 @@ from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.corpus_contexts import context_size_for, fit
 from cde_rag.embedders.pool import EmbedderSpec
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
 from cde_rag.indexing.made_vectors import ReadyVectors
@@ -140,6 +141,8 @@ def index(
     if embedder is not None and not isinstance(cast(object, embedder), ContextualEmbedder):
         hint = "Index it in one process: Collection.add."
         raise TypeError(f"Expected a ContextualEmbedder, found {embedder!r:.80}. {hint}")
+    if embedder is not None:
+        _check_in_workers(embedder)
     ray, store = connect(None), store_at(place)
     numbered, documents = _numbered(dataset), _guarded(dataset.count)
     if not documents:
@@ -159,8 +162,7 @@ def index(
         collection, is_new = Collection.create(store, embedder, parent_key=fields.parent, headers=headers), True
     with collection, _removing(store) if is_new else nullcontext():
         serving = collection.embedder
-        if not (isinstance(serving, ContextualEmbedder) and serving.model.in_workers):
-            raise PoolError(f"Expected a contextual model, found {serving!r}. Index it in one process: Collection.add.")
+        _check_in_workers(serving)
         folder = user_path(f"{place}.shards" if shards is None else shards).resolve()
         address = str(place) if "://" in str(place) else None
         settings = dict(store.manifest().settings)
@@ -321,6 +323,16 @@ def _removing(store: Store) -> Generator[None, None, None]:
                 elif isinstance(store, Removable):
                     store.remove()
         raise
+
+
+def _check_in_workers(embedder: Embedder) -> None:
+    """Refuse an embedder whose model workers cannot load, such as a user's function.
+
+    Raises:
+        PoolError: It is one.
+    """
+    if not (isinstance(embedder, ContextualEmbedder) and embedder.model.in_workers):
+        raise PoolError(f"Expected a contextual model, found {embedder!r}. Index it in one process: Collection.add.")
 
 
 def _check_parent_key(collection: Collection, parent_key: str | None) -> None:
