@@ -142,7 +142,7 @@ def index(
         hint = "Index it in one process: Collection.add."
         raise TypeError(f"Expected a ContextualEmbedder, found {embedder!r:.80}. {hint}")
     if embedder is not None:
-        _check_in_workers(embedder)
+        _for_workers(embedder)
     ray, store = connect(None), store_at(place)
     numbered, documents = _numbered(dataset), _guarded(dataset.count)
     if not documents:
@@ -161,8 +161,7 @@ def index(
             warn_small_context(embedder.context.size, size)
         collection, is_new = Collection.create(store, embedder, parent_key=fields.parent, headers=headers), True
     with collection, _removing(store) if is_new else nullcontext():
-        serving = collection.embedder
-        _check_in_workers(serving)
+        serving = _for_workers(collection.embedder)
         folder = user_path(f"{place}.shards" if shards is None else shards).resolve()
         address = str(place) if "://" in str(place) else None
         settings = dict(store.manifest().settings)
@@ -325,14 +324,15 @@ def _removing(store: Store) -> Generator[None, None, None]:
         raise
 
 
-def _check_in_workers(embedder: Embedder) -> None:
-    """Refuse an embedder whose model workers cannot load, such as a user's function.
+def _for_workers(embedder: Embedder) -> ContextualEmbedder:
+    """Return an embedder whose model workers can load.
 
     Raises:
-        PoolError: It is one.
+        PoolError: They cannot, since it is a user's function, for example.
     """
     if not (isinstance(embedder, ContextualEmbedder) and embedder.model.in_workers):
         raise PoolError(f"Expected a contextual model, found {embedder!r}. Index it in one process: Collection.add.")
+    return embedder
 
 
 def _check_parent_key(collection: Collection, parent_key: str | None) -> None:
