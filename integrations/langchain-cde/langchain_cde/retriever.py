@@ -54,7 +54,7 @@ class CDERetriever(BaseRetriever):
         return await run_in_executor(None, self._found, query, k, filter)
 
     def _found(self, query: str, k: int | None, where: dict[str, Any] | None) -> list[Document]:
-        searcher = self.collection
+        searcher = self.collection.searcher("vectors")
         if self.search_type == "hybrid":
             searcher = self.collection.searcher("hybrid", weight=self.weight)
         hits = searcher.search(query, self.k if k is None else k, where=self.filter if where is None else where)

@@ -45,7 +45,7 @@ def test_the_same_top_ten(shared_data: Path, tmp_path: Path, monkeypatch: pytest
     numbers = list(range(PAPERS))  # Qdrant takes no other ids
     qdrant = QdrantVectorStore.from_documents(documents, embeddings, ids=numbers, location=":memory:", vector_name=name)
 
-    expected = [[hit.id for hit in core.search(claim, 10)] for claim in claims]
+    expected = [[hit.id for hit in core.search(claim, 10, by="vectors")] for claim in claims]
     assert all(len(set(ten)) == 10 for ten in expected)
     for retriever in (
         CDERetriever(collection=store.collection, k=10),
