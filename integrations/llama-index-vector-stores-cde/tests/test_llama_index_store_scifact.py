@@ -36,7 +36,7 @@ def test_the_same_top_ten(shared_data: Path, tmp_path: Path, monkeypatch: pytest
     index = VectorStoreIndex.from_vector_store(store, embed_model=store.embed_model)
     retriever = index.as_retriever(similarity_top_k=10)
     for claim in claims:
-        expected = [hit.id for hit in core.search(claim, 10)]
+        expected = [hit.id for hit in core.search(claim, 10, by="vectors")]
         assert len(set(expected)) == 10
         assert [hit.node_id for hit in retriever.retrieve(claim)] == expected
     core.close()
