@@ -36,7 +36,7 @@ def is_as_it_was(papers: Collection) -> None:
     assert damages(papers) == []
     assert papers.embedder.fingerprint == FINGERPRINT
     assert [record.id for record in papers.scroll()] == list("abcd")
-    assert scores(papers.search("river", 3)) == HITS
+    assert scores(papers.search("river", 3, by="vectors")) == HITS
     assert {hit.id for hit in papers.search("loan", by="words")} == {"b", "d"}
     assert [hit.id for hit in papers.search("river", where={"year": {"lt": 2000}})] == ["c"]
 
@@ -74,6 +74,6 @@ def test_tenants(kept: Path):
         assert tenants.names() == ["acme", "globex"]
         found = {name: tenants.get(name) for name in tenants.names()}
         assert [papers.verify() for papers in found.values()] == [[], []]
-        assert scores(found["acme"].search("river", 3)) == [("a", 0.676508), ("b", 0.574902)]
-        assert scores(found["globex"].search("river", 3)) == HITS[1:]
+        assert scores(found["acme"].search("river", 3, by="vectors")) == [("a", 0.676508), ("b", 0.574902)]
+        assert scores(found["globex"].search("river", 3, by="vectors")) == HITS[1:]
         assert found["acme"].embedder.fingerprint == FINGERPRINT

@@ -16,7 +16,7 @@ from qdrant_client import QdrantClient
 from tiny import tiny_cde_model
 
 from cde_rag import Collection, Record
-from cde_rag.errors import StoreFormatError
+from cde_rag.errors import TextIndexError, TextIndexWarning
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.database import FORMAT, WITHOUT_ANALYZER, WITHOUT_TOKENS
@@ -41,7 +41,7 @@ def kept(commit: str, name: str, folder: Path) -> Path:
 def is_as_it_was(papers: Collection) -> None:
     assert damages(papers) == []
     assert papers.embedder.fingerprint == FINGERPRINT
-    assert [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in papers.search("river", 3)] == HITS
+    assert [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in papers.search("river", 3, by="vectors")] == HITS
     assert [record.id for record in papers.scroll()] == list("abcde")
     assert papers.get(["b"]) == [Record("b", "money bank loan", "Money", {"book": "x", "year": 1999})]
     assert {hit.id for hit in papers.search("river", by="words", where={"year": {"gte": 2000}})} == {"c", "e"}
@@ -66,8 +66,10 @@ def test_tables_of_an_older_version(commit: str, postgres: str) -> None:
     with closing(PgVectorStore(postgres, "kept")) as store:
         if commit == "4673670":  # of format 1, whose tables of words are others
             with Collection.open(store, model=tiny_cde_model()) as papers:
-                assert [hit.id for hit in papers.search("river", 3)] == [id_ for id_, _ in HITS]
-                with pytest.raises(StoreFormatError, match="cde-rag reindex"):
+                assert [hit.id for hit in papers.search("river", 3, by="vectors")] == [id_ for id_, _ in HITS]
+                with pytest.warns(TextIndexWarning, match="cde-rag reindex"):
+                    assert [hit.id for hit in papers.search("river", 3)] == [id_ for id_, _ in HITS]
+                with pytest.raises(TextIndexError, match="cde-rag reindex"):
                     papers.search("river", by="words")
             store.index_texts()
         goes_on(store)

@@ -31,7 +31,14 @@ from word_scores import table_scores
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.adoption.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records, table_vectors
 from cde_rag.cli import app
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError, TenantError
+from cde_rag.errors import (
+    ContextMismatchError,
+    CorpusError,
+    StoreError,
+    StoreFormatError,
+    TenantError,
+    TextIndexError,
+)
 from cde_rag.records import Record, Row
 from cde_rag.stores.filters import parse
 from cde_rag.stores.kinds import store_at
@@ -906,7 +913,7 @@ def test_a_collection_of_format_1_is_read_until_its_texts_are_indexed_again(post
         assert one.verify() == []
         assert one.get(["b"]) == rows[1:2]
         assert [hit.id for hit in one.search(EXACT[:1], 1, fingerprint=SPACE, where={"year": 1})[0]] == ["a"]
-        with pytest.raises(StoreFormatError, match=r"found format 1.*cde-rag reindex"):
+        with pytest.raises(TextIndexError, match=r"found format 1.*cde-rag reindex"):
             one.search_text(["bank"], 5)
     for write in (lambda: store.add(rows, EXACT[:3], fingerprint=SPACE), lambda: store.delete(["a"])):
         with pytest.raises(StoreFormatError, match=r"cde-rag reindex \(store\.index_texts\(\)\) moves it"):

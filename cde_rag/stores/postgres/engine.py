@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.errors import StoreError, StoreFormatError, TextIndexError
 from cde_rag.records import Record, Row
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import checksum_of, encode, sample_places
@@ -163,9 +163,12 @@ class PgSession:
         """Search by BM25; see `PgVectorStore`.
 
         Raises:
-            StoreFormatError: The collection is of format 1.
+            TextIndexError: The collection is of format 1, whose terms only older versions read.
         """
-        check_postings(self.manifest.format)
+        try:
+            check_postings(self.manifest.format)
+        except StoreFormatError as error:
+            raise TextIndexError(str(error)) from error
         analyzer = self.manifest.analyzer
         return self._each(
             self.manifest.active,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, TextIndexError
 from cde_rag.records import Record, Row
 from cde_rag.stores.engine import Found, Place, Placed, Version, sampled
 from cde_rag.stores.filter_conditions import Filter
@@ -144,7 +144,7 @@ class PointSession(ABC):
         """Return the best records of each query by the BM25 of qdrant_base/words.py."""
         if not self._manifest.words:
             expected = "expected words that can be searched, found a store that was made without"
-            raise StoreError(f"{self.points.place}: {expected}. cde-rag reindex (store.index_texts()) adds them.")
+            raise TextIndexError(f"{self.points.place}: {expected}. cde-rag reindex (store.index_texts()) adds them.")
         return search_text(self.points, self._manifest, queries, k, where=self._filter(where), complete=complete)
 
     def found(self, keys: Sequence[Any]) -> list[Record]:
