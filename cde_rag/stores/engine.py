@@ -5,7 +5,7 @@ a digest for some of the records; and a Context, opaque bytes, for each generati
 rules of generations: `Store` does both, once for all engines. It does keep its bytes: what it returns matches the
 checksum that it wrote, or it raises `StoreFormatError`.
 
-An engine without an index of its own inherits most of this from `cde_rag.stores.exact`.
+An engine without an index of its own inherits most of this from `cde_rag.stores.exact`. `Store(engine)` is the store.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -215,7 +215,7 @@ class Engine(Protocol):
     """Keeper of one collection; `str()` of it is the collection's name in messages. Safe to use from threads."""
 
     def exists(self) -> bool:
-        """Return True if there is a store."""
+        """Return True if there is a store; False after a `create` that did not complete."""
         ...
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
@@ -243,6 +243,8 @@ class Engine(Protocol):
     def write(self, work: Callable[[Session], Result]) -> Result:
         """Call a function, and commit its writes, or undo them if it raises. Other writers wait, readers do not.
 
+        Committed writes survive a loss of power. Errors of `work` are raised unchanged.
+
         Args:
             work: Reads and writes; it may be called again after its writes were undone. (A server without
                 transactions undoes nothing; there each call of the session is atomic.)
@@ -256,8 +258,11 @@ class Engine(Protocol):
     def lease(self) -> AbstractContextManager[Hashable]:
         """Hold the lease of the generations until the block or the process ends; gives `Session.run` of this run.
 
+        It does not wait. It excludes every other `lease` of the store, also of this engine, but neither reads nor
+        writes.
+
         Raises:
-            StoreError: Another run holds it, or the store is not writable.
+            StoreError: Another run holds it (the message contains "another"), or the store is not writable.
         """
         ...
 

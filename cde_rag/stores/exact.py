@@ -3,11 +3,15 @@
 A new kind of store inherits `ExactEngine`, which needs three calls, and `ExactSession`, which needs nine that move
 bytes. `Store` over it has records, filters, generations, search by vectors and by words, checksums and `verify`. A
 search compares a query with every vector, which is exact and takes time in proportion to their number; a session with
-an index overrides `nearest`. `count`, `sample` and `count_vectors` read all rows, too.
+an index overrides `nearest`, and gets a vector from its bytes by `read_vector`. `count`, `sample` and `count_vectors`
+read all rows, too.
 
 blobs      name → bytes: the manifest, and a Context for each generation
 records    id → bytes: title, text and metadata, in order of insertion
 vectors    generation, id → the digest and the bytes of a vector
+
+Names that a subclass adds must not be those of the base class, whose private names are `_put`, `_all`, `_placed` and
+`_matching` in a session, and `_place` and `_opened` in an engine.
 """
 
 import json
@@ -43,7 +47,8 @@ class RecordRow(NamedTuple):
     """A record as a table keeps it.
 
     Attributes:
-        place: Ascends in order of insertion, from 1 on; stays when the record is replaced.
+        place: Ascends in order of insertion, from 1 on, with or without gaps. It stays when the record is replaced, and
+            is not given to another record after the record is deleted: keep a counter, not the maximum of the places.
         id: The record's id.
         data: Opaque bytes.
     """
@@ -54,7 +59,7 @@ class RecordRow(NamedTuple):
 
 
 class VectorRow(NamedTuple):
-    """A vector as a table keeps it; both parts are opaque."""
+    """A vector as a table keeps it; both parts are opaque, and the digest may be empty."""
 
     digest: str
     data: bytes
@@ -90,6 +95,10 @@ class TableManifest(StoredManifest[GenerationRow]):
 class ExactSession(ABC):
     """Implements `cde_rag.stores.engine.Session` over nine calls on tables, which are inside one transaction.
 
+    A call sees the writes of earlier calls of its session. Ids and digests are any text that UTF-8 encodes, also with
+    quotes and NUL, and are equal only if their code points are. Sequences and mappings may be empty or very long; an
+    engine splits them where its statements have a limit. Errors of the database are raised as `StoreError`.
+
     BM25 is over all records: for each word of the query, as often as it comes,
     `idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · l / mean l))`, where f is how often the record has it, l how many words
     the record has, and `idf = ln(1 + (N − n + 0.5) / (n + 0.5))` of N records with words and n with this one.
@@ -99,11 +108,11 @@ class ExactSession(ABC):
 
     @abstractmethod
     def blob(self, name: str) -> bytes | None:
-        """Return the bytes of a name, or None."""
+        """Return the bytes of a name, or None. Most calls read the manifest, so a session may cache it."""
 
     @abstractmethod
     def put_blob(self, name: str, data: bytes | None) -> None:
-        """Write or replace the bytes of a name; None removes them."""
+        """Write or replace the bytes of a name; None removes them. A Context may have many megabytes."""
 
     @abstractmethod
     def records(self, ids: Sequence[str]) -> dict[str, RecordRow]:
@@ -111,11 +120,11 @@ class ExactSession(ABC):
 
     @abstractmethod
     def records_after(self, place: int, limit: int) -> list[RecordRow]:
-        """Return up to `limit` records whose place is above `place`, in order of place."""
+        """Return up to `limit` records whose place is above `place`, in order of place; `limit` may be 2³¹ - 1."""
 
     @abstractmethod
     def put_records(self, records: Mapping[str, bytes]) -> None:
-        """Append records, or replace the data of those that exist, which keep their place."""
+        """Append records in their order here, or replace the data of those that exist, which keep their place."""
 
     @abstractmethod
     def delete_records(self, ids: Sequence[str]) -> None:
@@ -131,7 +140,7 @@ class ExactSession(ABC):
 
     @abstractmethod
     def delete_vector_rows(self, generation: int, ids: Sequence[str] | None = None) -> None:
-        """Remove vectors of a generation: those of the given ids, or all."""
+        """Remove vectors of a generation: those that exist of the given ids, or all for None (none for no ids)."""
 
     @property
     def manifest(self) -> TableManifest:
@@ -342,15 +351,22 @@ class ExactEngine(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Return True if there is a store at this place."""
+        """Return True if a "create" was committed at this place. It makes nothing, and other calls check it first.
+
+        Raises:
+            StoreError: The place cannot be read.
+        """
 
     @abstractmethod
     def session(self, access: Access) -> AbstractContextManager[ExactSession]:
-        """Open the tables for one transaction.
+        """Open the tables for one transaction. Threads and processes have sessions of one place at the same time.
 
         Args:
-            access: "read" sees one state throughout; "write" also excludes other writers and is atomic and durable when
-                the block ends, and undone where it raises; "create" is "write" on tables that it makes first.
+            access: "read" sees the last committed state throughout, and waits for no writer. "write" also waits for
+                other writers and excludes them. It is atomic, and durable against loss of power, when the block ends;
+                if the block raises, it is undone and the error is raised unchanged. "create" is "write" on tables
+                that it makes first, with the folders above, where they are missing; they may be there already, by
+                another process or a "create" that was killed. The tables are made before `dim` is known.
 
         Raises:
             StoreError: The place cannot be read or written.
@@ -360,8 +376,10 @@ class ExactEngine(ABC):
     def lease(self) -> AbstractContextManager[None]:
         """Hold the only right to work on generations, until the block ends or the process does.
 
+        It does not wait. It excludes every other `lease` of the place, also of this engine, but no session.
+
         Raises:
-            StoreError: Another run holds it.
+            StoreError: Another run holds it; the message contains "another". Or the store is not writable.
         """
 
     def close(self) -> None:  # noqa: B027  # an engine without files or connections has nothing to release
