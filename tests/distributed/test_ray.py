@@ -316,6 +316,7 @@ def test_documents_that_are_read_again_replace_their_passages(
         assert found.verify() == []
 
 
+@pytest.mark.long
 def test_a_dataset_without_ids_gets_those_of_add(one: Collection, tmp_path: Path):
     """So that a second run finds everything there."""
     some = [{name: value for name, value in row.items() if name != "id"} for row in rows(60)]

@@ -17,6 +17,7 @@ from lives import KINDS, small_parts  # noqa: E402
 from own_postgres import OwnPostgres  # noqa: E402
 
 QUICK = {"hnsw", "edge"}  # kinds of stores that `make test` tries
+LONG_IN_EDGE = {"test_searches_meanwhile_neither_fail_nor_mix"}  # a search waits there for a write: two minutes
 SEED = os.environ.get("CDE_TORTURE")
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
 _told: list[str] = []
@@ -26,6 +27,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [name for mark in metafunc.definition.iter_markers("parametrize") for name in mark.args[:1]]
     if "kind" in metafunc.fixturenames and "kind" not in given:
         kinds = [kind for kind in KINDS if SEED is not None or kind in QUICK]
+        if metafunc.function.__name__ in LONG_IN_EDGE:
+            kinds = [pytest.param(kind, marks=pytest.mark.long) if kind == "edge" else kind for kind in kinds]
         metafunc.parametrize("kind", [*kinds, "postgres"] if "server" in metafunc.fixturenames else kinds)
     elif "embedded" in metafunc.fixturenames:
         metafunc.parametrize("embedded", [kind for kind in KINDS[:-1] if SEED is not None or kind in QUICK])

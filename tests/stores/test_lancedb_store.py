@@ -28,7 +28,7 @@ def opened(folder: Path) -> Store:
     return Store(LanceEngine(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 class TestLanceDB(StoreContract):
     word_scores = staticmethod(table_scores)
 

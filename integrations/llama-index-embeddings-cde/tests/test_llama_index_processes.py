@@ -42,7 +42,9 @@ def same(some: Hits, others: Hits) -> bool:
     )
 
 
-@pytest.mark.parametrize("kind", ["simple", "faiss", *BY_ITSELF])
+@pytest.mark.parametrize(
+    "kind", ["simple", "faiss", *(pytest.param(kind, marks=pytest.mark.long) for kind in BY_ITSELF)]
+)
 def test_another_process_has_the_same_hits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, request: pytest.FixtureRequest
 ) -> None:
