@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-all demo test test-lab test-long docs mutations torture train-tiny flat-memory links lint clean
+.PHONY: help setup setup-all demo test test-all test-lab test-long docs mutations torture train-tiny flat-memory links lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,10 +31,13 @@ test: lint ## lint, then run all tests
 	@echo "tests: pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
+test-all: lint ## lint, then every test: also the long ones, the laboratory's, and the integrations' guards
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests integrations lab/tests -m '' --numprocesses auto --maxprocesses 4 --dist worksteal
+
 test-lab: $(READY) ## the tests of the laboratory (lab/); before each release
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest lab/tests --numprocesses auto --maxprocesses 4 --dist worksteal
 
-test-long: $(READY) ## the tests that embed thousands of texts, some minutes each
+test-long: $(READY) ## the long tests: thousands of texts, products of stores and ways, minutes each
 	@$(BIN)/python -m pytest -m long
 
 mutations: $(READY) ## take the integrations' guards out one by one; a test has to miss each (some minutes)
