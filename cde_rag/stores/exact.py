@@ -4,7 +4,7 @@ A new kind of store inherits `ExactEngine`, which needs three calls, and `ExactS
 bytes. `Store` over it has records, filters, generations, search by vectors and by words, checksums and `verify`. A
 search compares a query with every vector, which is exact and takes time in proportion to their number; a session with
 an index overrides `nearest`, and gets a vector from its bytes by `read_vector`. `count`, `sample` and `count_vectors`
-read all rows, too.
+read all rows, too. Long because each call says what a guest's engine may rely on.
 
 blobs      name → bytes: the manifest, and a Context for each generation
 records    id → bytes: title, text and metadata, in order of insertion
