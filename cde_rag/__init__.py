@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from cde_rag._version import __version__ as __version__
-from cde_rag.errors import CDEError, CDEWarning, warn_of_old_name
+from cde_rag.errors import CDEError, CDEWarning, old_names, warn_of_old_name
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -94,13 +94,10 @@ if not TYPE_CHECKING:  # a checker knows the names from above, and reports the o
     def __getattr__(name: str) -> object:
         if name in _HOMES:
             return getattr(importlib.import_module(_HOMES[name]), name)
-        if name in _OLD_HOMES:
-            warn_of_old_name(f"cde_rag.{name}", f"from {_OLD_HOMES[name]} import {name}")
-            return getattr(importlib.import_module(_OLD_HOMES[name]), name)
         if name == "recontextualize":
             warn_of_old_name("cde_rag.recontextualize(collection)", "collection.recontextualize()")
             return importlib.import_module(_HOMES["Collection"]).Collection.recontextualize
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return old_names(__name__, {old: (home, old) for old, home in _OLD_HOMES.items()})(name)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from cde_rag.records import Hit, Record, Row
 from cde_rag.stores.base import Completion, Damage
 from cde_rag.stores.engine import Found, Result
 from cde_rag.stores.filters import matches
-from cde_rag.stores.manifests import Generation, LeasedGenerations, StoreManifest
+from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreState
 from cde_rag.stores.text_analysis import analyzer_of, updated
@@ -26,48 +26,8 @@ class _Entry:
     vector: np.ndarray
 
 
-class CallByCall(Store, StoreState):
-    """A store without an engine, which implements all calls of `Store` itself; a state of it is itself."""
-
-    def __init__(self) -> None:
-        self._leased = LeasedGenerations()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    __str__ = __repr__
-
-    def read(self, work: Callable[[Any], Result]) -> Result:
-        """Call a function with the store."""
-        return work(self)
-
-    def write(self, work: Callable[[Any], Result]) -> Result:
-        """Call a function with the store."""
-        return work(self)
-
-    def nearest(self, queries: Any, k: int, *, fingerprint: str, where: Any = None) -> list[list[Found]]:
-        """Search by vectors."""
-        return [_found(hits) for hits in self.search(queries, k, fingerprint=fingerprint, where=where)]
-
-    def matching(self, queries: Sequence[str], k: int, *, where: Any = None) -> list[list[Found]]:
-        """Search by words."""
-        return [_found(hits) for hits in self.search_text(queries, k, where=where)]
-
-    def hits(self, found: Sequence[Found]) -> list[Hit]:
-        """Return the hits of a search."""
-        return [
-            Hit(record.id, score, record.title, record.text, record.metadata)
-            for _, score, record in found
-            if record is not None
-        ]
-
-
-def _found(hits: Sequence[Hit]) -> list[Found]:
-    return [Found(hit.id, hit.score, Record(hit.id, hit.text, hit.title, hit.metadata)) for hit in hits]
-
-
-class BruteForceStore(CallByCall):
-    """Generation 1 of a Store, as its Protocol says."""
+class BruteForceStore(Store, StoreState):
+    """Generation 1 of a store without an engine, which implements all calls of `Store` itself; it is its own state."""
 
     def __init__(self) -> None:
         self._manifest: StoreManifest | None = None
@@ -198,3 +158,36 @@ class BruteForceStore(CallByCall):
     def _same_space(self, fingerprint: str) -> None:
         if self.manifest().fingerprint != fingerprint:
             raise ContextMismatchError(expected=self.manifest().fingerprint, found=fingerprint)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    __str__ = __repr__
+
+    def read(self, work: Callable[[Any], Result]) -> Result:
+        """Call a function with the store."""
+        return work(self)
+
+    def write(self, work: Callable[[Any], Result]) -> Result:
+        """Call a function with the store."""
+        return work(self)
+
+    def nearest(self, queries: Any, k: int, *, fingerprint: str, where: Any = None) -> list[list[Found]]:
+        """Search by vectors."""
+        return [_found(hits) for hits in self.search(queries, k, fingerprint=fingerprint, where=where)]
+
+    def matching(self, queries: Sequence[str], k: int, *, where: Any = None) -> list[list[Found]]:
+        """Search by words."""
+        return [_found(hits) for hits in self.search_text(queries, k, where=where)]
+
+    def hits(self, found: Sequence[Found]) -> list[Hit]:
+        """Return the hits of a search."""
+        return [
+            Hit(record.id, score, record.title, record.text, record.metadata)
+            for _, score, record in found
+            if record is not None
+        ]
+
+
+def _found(hits: Sequence[Hit]) -> list[Found]:
+    return [Found(hit.id, hit.score, Record(hit.id, hit.text, hit.title, hit.metadata)) for hit in hits]

@@ -15,10 +15,6 @@ from cde_rag.models.windows import pool_windows
 
 if TYPE_CHECKING:
     from cde_rag.models.cde_model import CDEModel
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cde_rag.models.cde_model import CDEModel
 
 TOKENIZED_AT_ONCE: Final = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 

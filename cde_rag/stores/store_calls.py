@@ -113,7 +113,7 @@ class StoreCalls(ProcessBound):
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         """Count the rows that match the filter; without one, all rows."""
-        condition = None if where is None else parse(where)
+        condition = _parsed(where)
         return self._read(lambda session: session.count(condition))
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
@@ -128,7 +128,7 @@ class StoreCalls(ProcessBound):
             ValueError: `page` is below 1.
         """
         page = check_rows(page, "page")
-        return self._scrolled(None if where is None else parse(where), page)
+        return self._scrolled(_parsed(where), page)
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
         def first(session: Session) -> tuple[int | None, list[Placed]]:
@@ -180,7 +180,7 @@ class StoreCalls(ProcessBound):
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
             ValueError: `k` is below 1, or `queries` are not float32 of norm 1.
         """
-        condition, k = None if where is None else parse(where), check_k(k)
+        condition, k = _parsed(where), check_k(k)
 
         def read(session: Session) -> list[list[Hit]]:
             found = nearest(session, queries, k, condition, fingerprint, generation, complete=True)
@@ -201,7 +201,7 @@ class StoreCalls(ProcessBound):
             ValueError: `k` is below 1.
         """
         check_list(queries, call="search_text", what="queries")
-        condition, k = None if where is None else parse(where), check_k(k)
+        condition, k = _parsed(where), check_k(k)
 
         def read(session: Session) -> list[list[Hit]]:
             return [hits_of(session, some) for some in session.matching(queries, k, condition, complete=True)]
@@ -384,17 +384,21 @@ class StoreState(StoreCalls):
         where: Mapping[str, Any] | None = None,
     ) -> list[list[Found]]:
         """Search the active generation like `search`, without reading the records; see `hits`."""
-        condition = None if where is None else parse(where)
+        condition = _parsed(where)
         return nearest(self._session, queries, check_k(k), condition, fingerprint, None, complete=False)
 
     def matching(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Found]]:
         """Search like `search_text`, without reading the records; see `hits`."""
-        condition = None if where is None else parse(where)
+        condition = _parsed(where)
         return self._session.matching(queries, check_k(k), condition, complete=False)
 
     def hits(self, found: Sequence[Found]) -> list[Hit]:
         """Return results of `nearest` and `matching` as hits."""
         return hits_of(self._session, found)
+
+
+def _parsed(where: Mapping[str, Any] | None) -> Filter | None:
+    return None if where is None else parse(where)
 
 
 def nearest(

@@ -66,9 +66,8 @@ def cluster() -> Iterator[None]:
     # A thread that still computes a dataset, of a run that failed, would end this process when Ray is gone.
     for thread in threading.enumerate():
         if thread.name == "cde-rag-rows" or type(thread).__name__ == "StreamingExecutor":
-            thread.join(timeout=20)
-    if not any(type(thread).__name__ == "StreamingExecutor" for thread in threading.enumerate()):
-        ray.shutdown()  # else the process would end with it; Ray ends with the process
+            thread.join(timeout=120)
+    ray.shutdown()
 
 
 @pytest.fixture(scope="module")

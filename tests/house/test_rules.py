@@ -67,7 +67,7 @@ def test_kinds_of_stores_add_calls_and_change_none() -> None:
     changed = {
         name: calls & {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
         for name, node in kinds.items()
-        if name != "CallByCall"  # the obvious store of the tests, which has no engine
+        if name != "BruteForceStore"  # the obvious store of the tests, which has no engine
     }
     assert {name: found for name, found in changed.items() if found} == {}
 

@@ -50,7 +50,7 @@ def requests_of(client: QdrantClient, work: Callable[[], object]) -> list[str]:
 
 
 def looked(state: StoreState) -> Any:
-    """What an upsert reads first."""
+    """The questions that an upsert asks first."""
     return state.manifest(), state.get(["a"]), list(state.scroll(where=SIBLINGS))
 
 

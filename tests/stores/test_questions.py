@@ -1,4 +1,4 @@
-"""How often one call of a collection asks its store: transactions in a folder, statements, requests on a server."""
+"""Number of questions that a call asks its store: transactions in a folder, statements, requests on a server."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager

@@ -165,10 +165,7 @@ class PgSession:
         Raises:
             TextIndexError: The collection is of format 1, whose terms only older versions read.
         """
-        try:
-            check_postings(self.manifest.format)
-        except StoreFormatError as error:
-            raise TextIndexError(str(error)) from error
+        check_postings(self.manifest.format, TextIndexError)
         analyzer = self.manifest.analyzer
         return self._each(
             self.manifest.active,

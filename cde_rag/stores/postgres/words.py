@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Int64
 
-from cde_rag.errors import StoreFormatError
+from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.postgres.schema import FORMAT, PgNames
 
 _ARRAY: Final = struct.Struct(">5i")  # dimensions, NULLs, type of the elements, their number, number of the first
@@ -34,14 +34,15 @@ def sweep(names: PgNames) -> str:
     )
 
 
-def check_postings(format_: int) -> None:
+def check_postings(format_: int, error: type[StoreError] = StoreFormatError) -> None:
     """Refuse to write and to search the words of a collection of format 1.
 
-    Raises:
-        StoreFormatError: It is one.
+    Args:
+        format_: Format of the collection.
+        error: What is raised if it is of format 1.
     """
     if format_ < FORMAT:
-        raise StoreFormatError(
+        raise error(
             f"Expected a collection of format {FORMAT}, found format {format_}, which can be searched by vectors. "
             "cde-rag reindex (store.index_texts()) moves it, without embedding; older versions cannot open it then."
         )
