@@ -32,13 +32,13 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.records import Row
 from cde_rag.stores import files as folders
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.connections import Connection
 from cde_rag.stores.faiss.database import FORMAT
+from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest
-from cde_rag.stores.faiss.record_tables import Records
+from cde_rag.stores.faiss.search import Reader, View
+from cde_rag.stores.faiss.tables import Records
 from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
-from cde_rag.stores.faiss.view import Reader, View
 from cde_rag.stores.filters import matches
 
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
@@ -660,7 +660,7 @@ def test_an_index_is_hashed_once_not_by_each_process(scratch: Path, monkeypatch:
         hashed.append(path.name)
         return file_sha256(path)
 
-    monkeypatch.setattr("cde_rag.stores.faiss.ann_index.file_sha256", counted)
+    monkeypatch.setattr("cde_rag.stores.faiss.index.file_sha256", counted)
     expected = store.search(units(1, 16), 3, fingerprint=SPACE)
     assert FaissStore(store.folder).search(units(1, 16), 3, fingerprint=SPACE) == expected
     assert hashed == []

@@ -17,7 +17,7 @@ from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, MARKER
 from cde_rag.stores.faiss.manifest import FaissManifest
-from cde_rag.stores.faiss.record_tables import Records
+from cde_rag.stores.faiss.tables import Records
 
 _PIECE: Final = 2**20  # bytes
 _TRIES: Final = 8  # of a copy whose files are replaced meanwhile

@@ -15,10 +15,10 @@ from cde_rag.stores.faiss.folder import DATABASE, delete_unreferenced
 from cde_rag.stores.faiss.folder_session import FolderSession
 from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.manifest import FaissManifest
-from cde_rag.stores.faiss.record_tables import Records
+from cde_rag.stores.faiss.search import Reader
 from cde_rag.stores.faiss.snapshots import build, due, put
-from cde_rag.stores.faiss.verification import find_damage
-from cde_rag.stores.faiss.view import Reader
+from cde_rag.stores.faiss.tables import Records
+from cde_rag.stores.faiss.verify import find_damage
 from cde_rag.stores.faiss.writer import Transaction, new_generation
 from cde_rag.stores.files import locked
 

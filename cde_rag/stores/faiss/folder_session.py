@@ -15,8 +15,8 @@ from cde_rag.records import Record, Row
 from cde_rag.stores.engine import Found, Place, Placed, Version, sampled
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.manifest import FaissManifest
-from cde_rag.stores.faiss.record_tables import Records
-from cde_rag.stores.faiss.view import Reader, View
+from cde_rag.stores.faiss.search import Reader, View
+from cde_rag.stores.faiss.tables import Records
 from cde_rag.stores.faiss.writer import Transaction, new_generation
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.text_analysis import with_newest

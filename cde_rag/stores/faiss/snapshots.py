@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.faiss.ann_index import Index
+from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest, IndexFile
 from cde_rag.stores.faiss.vectors import VectorBlocks

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss.manifest import FaissGeneration
-from cde_rag.stores.faiss.record_tables import Records
+from cde_rag.stores.faiss.tables import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
 from cde_rag.stores.files import write_new
 

@@ -12,12 +12,12 @@ from jaxtyping import Float32, Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.checks import checksum_of
-from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.connections import FileIdentity
+from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.indexing import FLAT_ROWS, IndexConfig
 from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest, IndexFile
 from cde_rag.stores.faiss.nearest import candidates, exact_scores
-from cde_rag.stores.faiss.record_tables import Records, StoredRecord
+from cde_rag.stores.faiss.tables import Records, StoredRecord
 from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
 from cde_rag.stores.filter_conditions import Filter
 

@@ -16,8 +16,8 @@ from cde_rag.errors import StoreFormatError
 from cde_rag.records import Record, Row
 from cde_rag.stores.checks import checksum_of, encodable_ids
 from cde_rag.stores.engine import Version
-from cde_rag.stores.faiss.fts_index import FtsIndex, decoded
 from cde_rag.stores.faiss.manifest import FaissManifest
+from cde_rag.stores.faiss.words import FtsIndex, decoded
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, flatten
 from cde_rag.stores.text_analysis import analyzer_of
