@@ -19,8 +19,7 @@ from cde_rag.records import Row
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss import FLAT_ROWS, FaissStore
 from cde_rag.stores.faiss import search as readers
-from cde_rag.stores.faiss.index import Index
-from cde_rag.stores.faiss.indexing import IndexConfig
+from cde_rag.stores.faiss.index import Index, IndexConfig
 from cde_rag.stores.faiss.vectors import VectorBlocks, extended
 from cde_rag.stores.filters import matches
 

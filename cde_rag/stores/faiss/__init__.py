@@ -41,7 +41,7 @@ term's frequency in the record, l the record's number of terms, and `idf = ln((N
 `compact`; so do traces of their terms.
 """
 
-from cde_rag.stores.faiss.indexing import FLAT_ROWS
+from cde_rag.stores.faiss.index import FLAT_ROWS
 from cde_rag.stores.faiss.store import FaissStore
 
 __all__ = ["FLAT_ROWS", "FaissStore"]
