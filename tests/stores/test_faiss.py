@@ -354,6 +354,29 @@ def test_a_place_that_cannot_hold_a_store_is_refused(tmp_path: Path, monkeypatch
         created(opener(tmp_path / "papers.faiss"))
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: store.add(batch(9), matrix(1, BATCH), fingerprint=fingerprint(1)),
+        lambda store: store.write(lambda state: state.get(ids(10))),
+        lambda store: store.compact(),
+    ],
+    ids=["append", "read", "compact"],
+)
+def test_a_write_names_the_file_that_it_misses(scratch: Path, write: Callable[[FaissStore], object]) -> None:
+    """And not a full disk, or missing permissions."""
+    store = FaissStore(scratch / "papers.faiss")
+    for step in steps()[:3]:
+        step(store)
+    store.delete(ids(10)[:1])
+    (file,) = store.folder.glob("vectors-*")
+    file.unlink()
+    with pytest.raises(
+        StoreFormatError, match=f"{re.escape(str(file))}: expected this file, found none. Restore a copy"
+    ):
+        write(store)
+
+
 def test_an_interrupted_creation_is_no_store(tmp_path: Path) -> None:
     place = opener(tmp_path / "papers.faiss")
     (tmp_path / "papers.faiss").mkdir()

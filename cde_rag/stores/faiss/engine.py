@@ -15,9 +15,9 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.records import Record, Row
 from cde_rag.stores.base import Damage
 from cde_rag.stores.engine import Found, Place, Placed, Result, Session, Version, sampled
-from cde_rag.stores.faiss.connections import FileIdentity
+from cde_rag.stores.faiss.connections import Connection, FileIdentity
 from cde_rag.stores.faiss.database import FORMAT, Database, set_format
-from cde_rag.stores.faiss.folder import DATABASE, delete_unreferenced
+from cde_rag.stores.faiss.folder import DATABASE, delete_unreferenced, lost
 from cde_rag.stores.faiss.index import IndexConfig, build, is_due
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.faiss.search import Reader, View
@@ -332,7 +332,7 @@ class FolderEngine:
                     return work(session)
                 except FileNotFoundError as error:
                     if error.filename == missing and self.database.is_at(connection.place):
-                        raise StoreFormatError(f"{missing}: expected this file, found none. Restore a copy.") from error
+                        raise lost(missing) from error
                     missing = error.filename
                 except StoreFormatError:
                     if self.database.is_at(connection.place):
@@ -352,27 +352,40 @@ class FolderEngine:
     def _commit(self, work: Callable[[FolderSession], Result]) -> tuple[FaissManifest, Result]:
         check = self.database.check_place
         with self.database.writing() as connection:
-            records = Records(connection, self.database.path)
-            writer = Transaction(records, self.folder, check)
-            self._indexing(writer.manifest)
-            if writer.manifest.marker is None:
-                writer.manifest = dataclasses.replace(writer.manifest, marker=self.database.marker())
-            elif writer.manifest.marker != self.database.marker():
-                raise StoreError(
-                    f"{self.folder}: expected the files of one store, found those of two, one copied over the other. "
-                    "Restore a copy into an empty folder."
-                )
-            before = writer.manifest.files()
-            result = work(FolderSession(self, records, connection.place, writer))
-            for state in writer.manifest.generations:
-                if state.dead > max(_DEAD, state.rows - state.dead):
-                    writer.rewrite(state)
-            records.put_manifest(writer.manifest)
-            set_format(connection, FORMAT)
-        if before - writer.manifest.files():
+            try:
+                before, manifest, result = self._transact(connection, work)
+            except FileNotFoundError as error:
+                check()  # if another store was put in place of this one, nothing is lost
+                if Path(error.filename or "").parent != self.folder:
+                    raise  # of the function, such as a model's
+                raise lost(error.filename) from error
+        if before - manifest.files():
             with self.database.writing() as connection:  # so that no other writer is about to refer to what goes
                 delete_unreferenced(self.folder, Records(connection, self.database.path).manifest().files(), check)
-        return writer.manifest, result
+        return manifest, result
+
+    def _transact(
+        self, connection: Connection, work: Callable[[FolderSession], Result]
+    ) -> tuple[set[str], FaissManifest, Result]:
+        """Call the function, and write the manifest; also return the names of the files before."""
+        records = Records(connection, self.database.path)
+        writer = Transaction(records, self.folder, self.database.check_place)
+        self._indexing(writer.manifest)
+        if writer.manifest.marker is None:
+            writer.manifest = dataclasses.replace(writer.manifest, marker=self.database.marker())
+        elif writer.manifest.marker != self.database.marker():
+            raise StoreError(
+                f"{self.folder}: expected the files of one store, found those of two, one copied over the other. "
+                "Restore a copy into an empty folder."
+            )
+        before = writer.manifest.files()
+        result = work(FolderSession(self, records, connection.place, writer))
+        for state in writer.manifest.generations:
+            if state.dead > max(_DEAD, state.rows - state.dead):
+                writer.rewrite(state)
+        records.put_manifest(writer.manifest)
+        set_format(connection, FORMAT)
+        return before, writer.manifest, result
 
     def _extend_index(self) -> None:
         """Update the index if due, in a new file, without blocking other writers."""
