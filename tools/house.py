@@ -62,7 +62,7 @@ def figures(root: Path) -> dict[str, Any]:
             _lines(path) for folder in laboratory for path in folder.rglob("*.py") if "tests" not in path.parts
         ),
         "files and lines to read to understand all": _understood(core),
-        f"files of less than {SMALL} lines with one caller": _names(_lonely_files(root)),
+        f"files of less than {SMALL} lines with one caller": _names(lonely_files(root)),
         "isinstance of embedders and models": _asked_kinds(trees),
         "calls of checks in stores": _checks({path: tree for path, tree in trees.items() if "stores" in path.parts}),
         "names of the root package": len(_exported(trees[core / "__init__.py"])),
@@ -93,7 +93,7 @@ def _understood(core: Path) -> str:
     return f"{len(paths)}, {sum(map(_lines, paths))}"
 
 
-def _lonely_files(root: Path) -> set[str]:
+def lonely_files(root: Path) -> set[str]:
     """Small modules that one other module of the same distribution imports; a command's subcommands aside."""
     places = {"cde_rag": root / "cde_rag", "cde_rag_training": root / "training" / "cde_rag_training"}
     modules = {
