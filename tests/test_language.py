@@ -2,7 +2,7 @@
 
 import pytest
 
-from cde_rag.readers.language import is_english
+from cde_rag.readers.reader import is_english
 
 OTHER = (
     "Это русский текст о птицах и машинах.",

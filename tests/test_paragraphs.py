@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cde_rag.readers import RecordReader
-from cde_rag.readers.paragraphs import unmarked
+from cde_rag.readers.passages import unmarked
 
 SENTENCES = [
     "Swifts sleep on the *wing*, and so\ndo some others.",

@@ -25,6 +25,12 @@ COMMON: Final = {
 }  # names in several packages; a command has the name of its subject
 
 
+UNDERSTOOD: Final = ("context", "records.py", "embedders", "stores/*.py", "indexing", "search", "collection")
+SMALL: Final = 60  # lines; a file with fewer and one caller belongs into the caller
+KINDS: Final = ("Embedder", "Model")  # ends of the names of classes that are embedders or models
+CHECKED: Final = ("cde_rag.stores.checks", "cde_rag.stores.manifests", "cde_rag._validation")  # modules of checks
+
+
 def main() -> None:
     """Print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -55,6 +61,11 @@ def figures(root: Path) -> dict[str, Any]:
         "lines in the laboratory": sum(
             _lines(path) for folder in laboratory for path in folder.rglob("*.py") if "tests" not in path.parts
         ),
+        "files and lines to read to understand all": _understood(core),
+        f"files of less than {SMALL} lines with one caller": _names(lonely_files(root)),
+        "isinstance of embedders and models": _asked_kinds(trees),
+        "calls of checks in stores": _checks({path: tree for path, tree in trees.items() if "stores" in path.parts}),
+        "names of the root package": len(_exported(trees[core / "__init__.py"])),
         "imports of the root package from inside": sum(_imports_of_root(tree) for tree in trees.values()),
         "imports up the layers of the contract": sum(_imports_up(root, trees)),
         "layers of the import contract": len(_layers(root)),
@@ -73,6 +84,71 @@ def figures(root: Path) -> dict[str, Any]:
 
 def _lines(path: Path) -> int:
     return len(path.read_text("utf-8").splitlines())
+
+
+def _understood(core: Path) -> str:
+    """What one reads to understand the whole; of stores the common part, of the others all files."""
+    patterns = [name if name.endswith(".py") else f"{name}/**/*.py" for name in UNDERSTOOD]
+    paths = [path for pattern in patterns for path in core.glob(pattern)]
+    return f"{len(paths)}, {sum(map(_lines, paths))}"
+
+
+def lonely_files(root: Path) -> set[str]:
+    """Small modules that one other module of the same distribution imports; a command's subcommands aside."""
+    places = {"cde_rag": root / "cde_rag", "cde_rag_training": root / "training" / "cde_rag_training"}
+    modules = {
+        ".".join([name, *path.relative_to(place).with_suffix("").parts]).removesuffix(".__init__"): path
+        for name, place in places.items()
+        for path in place.rglob("*.py")
+    }
+    callers = Counter(
+        name
+        for caller, path in modules.items()
+        for name in _imported(ast.parse(path.read_text("utf-8"))) & set(modules)
+        if name != caller
+    )
+    small = {name for name, path in modules.items() if _lines(path) < SMALL and path.stem[:2] != "__"}
+    return {name for name in small if callers[name] == 1 and ".cli." not in name}
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Names that a module imports, and the modules that it imports them from."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return {str(node.module) for node in found} | {f"{node.module}.{one.name}" for node in found for one in node.names}
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id, node
+
+
+def _asked_kinds(trees: dict[Path, ast.Module]) -> str:
+    files = Counter(
+        path
+        for path, tree in trees.items()
+        for name, call in _calls(tree)
+        if name == "isinstance" and re.search(rf"({'|'.join(KINDS)})\b", ast.unparse(call.args[1]))
+    )
+    return f"{files.total()} in {len(files)} files"
+
+
+def _checks(trees: dict[Path, ast.Module]) -> str:
+    """Calls of functions named check_… that are imported from modules of checks."""
+    files = Counter(
+        path
+        for path, tree in trees.items()
+        for name, _ in _calls(tree)
+        if name.startswith("check_") and _imported(tree) & {f"{module}.{name}" for module in CHECKED}
+    )
+    return f"{files.total()}, at most {max(files.values(), default=0)} in one file"
+
+
+def _exported(root: ast.Module) -> list[str]:
+    (names,) = [
+        node.value for node in root.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    return ast.literal_eval(names)
 
 
 def _imports_of_root(tree: ast.Module) -> int:

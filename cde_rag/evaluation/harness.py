@@ -1,5 +1,7 @@
 """Run systems over retrieval sets."""
 
+import ast
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,6 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.conteb import is_conteb, read_conteb
 from cde_rag.evaluation.encoding import Binder, contextual_rankings, headed, without_relevant
-from cde_rag.evaluation.generic import standard_library
 from cde_rag.evaluation.markdown_set import is_markdown, read_markdown
 from cde_rag.evaluation.metrics import METRICS, score
 from cde_rag.evaluation.ranking import Ranking
@@ -209,7 +210,7 @@ def _foreign_corpora(sets: Sequence[RetrievalSet], foreign: str | Path | None) -
     if foreign is not None:
         others = [read_corpus(foreign)] * len(sets)
     else:
-        others = [*corpora[1:], corpora[0]] if len(corpora) > 1 else [standard_library()]
+        others = [*corpora[1:], corpora[0]] if len(corpora) > 1 else [_standard_library()]
     for corpus, other in zip(corpora, others, strict=True):
         if corpus.texts == other.texts:
             raise CorpusError(f"{corpus.name}: expected a foreign corpus, found its own in {other.name}. Name another.")
@@ -255,3 +256,24 @@ def _mean_over_contexts(
 
 def _count_truncated(model: CDEModel, texts: Sequence[str]) -> int:
     return sum(tokens.truncated for tokens in model.tokenize(texts))
+
+
+def _standard_library() -> Corpus:
+    """Return a corpus that every machine has: some thousand docstrings of Python's library; read, never imported.
+
+    Raises:
+        CorpusError: This Python has no readable sources.
+    """
+    folder = Path(sysconfig.get_path("stdlib"))
+    documents = dict(found for path in sorted(folder.glob("*.py")) for found in _docstrings(path))
+    if not documents:
+        raise CorpusError(f"{folder}: expected the standard library's sources, found none. Name a foreign corpus.")
+    return Corpus("python_stdlib", tuple(documents), tuple(documents.values()))
+
+
+def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = (ast.get_docstring(node) or "").encode(errors="ignore").decode()  # without lone surrogates
+            if text.strip():
+                yield f"{path.stem}:{getattr(node, 'lineno', 0)}", text

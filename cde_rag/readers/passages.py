@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
-from cde_rag.errors import CorpusError, how_to_install
+from cde_rag.errors import CorpusError, how_to_install, require
 from cde_rag.readers import documents
 from cde_rag.readers.columns import EmptyFileError, Found, UnusableError
 from cde_rag.readers.decoding import decoded
 from cde_rag.readers.documents import DOCUMENTS, Converted, convert
 from cde_rag.readers.headings import Headings
-from cde_rag.readers.paragraphs import unmarked
 from cde_rag.readers.splitting import Span, split
 from cde_rag.readers.titles import asciidoc_title, front_matter, restructured_text_title
 from cde_rag.records import Record
@@ -36,6 +36,8 @@ SECTION_KEY = "section"  # metadata key that says under which headings a Markdow
 
 _HIDDEN = (".", "~$")  # begins of names; Word keeps "~$plan.docx" next to a document that is open
 _TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
+_LINE = re.compile(r"([^\r\n]*)(\r\n?|\n|\Z)")
+_MARKUP = str.maketrans(dict.fromkeys("`*_[]<>&~\\'\"-", "”"))  # what ends a sentence may stand before it
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
     r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t\r]*|<!--.*-->[ \t\r]*|[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t\r]*)+)$", re.MULTILINE
@@ -280,3 +282,33 @@ def text_of(path: Path, kind: Kind | None) -> Converted:
     if not found.markdown.strip():
         raise EmptyFileError("the file holds no text")
     return found
+
+
+def unmarked(markdown: str) -> str:
+    """Return a text of the same length in which each paragraph is one line without markup.
+
+    A Markdown splitter prefers to cut at ends of lines, code, links and emphasis rather than at ends of sentences. On
+    this text it cuts at sentences, and its offsets are valid in the original text. Lines of code, tables, headings and
+    HTML are unchanged, and so are explicit line breaks.
+
+    Raises:
+        MissingExtraError: The extra `files` is not installed.
+    """
+    parser: Any = require("markdown_it", "files").MarkdownIt("commonmark").enable("table").disable("inline")
+    tokens: list[Any] = parser.parse(markdown)
+    lines = list(_LINE.finditer(markdown))
+    parts: list[str] = []
+    done = 0
+    for opening, inline in pairwise(tokens):
+        if opening.type == "paragraph_open":
+            first, last = cast("list[int]", inline.map)
+            shown = lines[first].group(1).replace("\0", "\ufffd")  # as the parser does
+            begin = lines[first].start() + shown.find(inline.content.split("\n", 1)[0])
+            parts.append(markdown[done:begin])  # up to here, marks of lists and quotations too
+            for line in lines[first : last - 1]:
+                words, end = markdown[begin : line.end(1)], line.group(2)
+                parts += [words.translate(_MARKUP), end if words.endswith(("  ", "\\")) else " " * len(end)]
+                begin = line.end()
+            done = lines[last - 1].end(1)
+            parts.append(markdown[begin:done].translate(_MARKUP))
+    return "".join([*parts, markdown[done:]])

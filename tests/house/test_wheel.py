@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cde_rag
-from cde_rag.models.files.model_packages import DISTRIBUTIONS
+from cde_rag.models.files.model_files import DISTRIBUTIONS
 from cde_rag_training.presets import PRESETS, preset_text
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag import CDEModel, Collection, ContextualEmbedder
 from cde_rag.errors import ModelError
-from cde_rag.models.files import model_files, model_packages
+from cde_rag.models.files import model_files
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.one_way import checkpoint as checkpoints
@@ -22,12 +22,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     checkpoints.write(folder / "tiny", tiny_network(), tiny_tokenizer())
     (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    register(monkeypatch, EntryPoint("tiny", "tiny_models", model_packages.GROUP))
+    register(monkeypatch, EntryPoint("tiny", "tiny_models", model_files.GROUP))
     return str(folder)
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
-    monkeypatch.setattr(model_packages, "_registered", lambda: list(points))
+    monkeypatch.setattr(model_files, "_registered", lambda: list(points))
 
 
 def test_a_model_of_another_package_is_found_by_its_name(package: str) -> None:
@@ -51,7 +51,7 @@ def test_a_collection_opens_with_it_and_says_what_to_install_where_it_is_gone(
     with Collection.open(tmp_path / "notes.faiss") as notes:
         assert [hit.id for hit in notes.search("note 7", k=3)] == expected
     register(monkeypatch)
-    monkeypatch.setitem(model_packages.DISTRIBUTIONS, "tiny", "tiny-models")
+    monkeypatch.setitem(model_files.DISTRIBUTIONS, "tiny", "tiny-models")
     with pytest.raises(ModelError, match=r"made with the model 'tiny'.*pip install tiny-models"):
         Collection.open(tmp_path / "notes.faiss")
 
@@ -66,7 +66,7 @@ def test_the_first_model_is_in_a_package_that_an_error_names(monkeypatch: pytest
 
 
 def test_a_registered_package_that_is_gone_or_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [EntryPoint("tiny", package, model_packages.GROUP) for package in ("gone_models", "other_models")]
+    points = [EntryPoint("tiny", package, model_files.GROUP) for package in ("gone_models", "other_models")]
     register(monkeypatch, points[0])
     with pytest.raises(ModelError, match="'gone_models', which is not there"):
         checkpoints.find("tiny")

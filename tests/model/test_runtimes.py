@@ -27,7 +27,7 @@ from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderO
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import MissingExtraError, ModelError
-from cde_rag.models.files import model_files, model_packages
+from cde_rag.models.files import model_files
 from cde_rag.models.files.model_files import find
 from cde_rag.models.files.stored_tensors import float_state
 from cde_rag.models.loading import ModelSource
@@ -202,7 +202,7 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
 
 @pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
 def test_stored_weights_are_those_of_torch_bit_by_bit(name: str):
-    folder = model_packages.installed(name) or Path(model_files.__file__).parents[2] / "model" / "bundled" / name
+    folder = model_files.installed(name) or Path(model_files.__file__).parents[2] / "model" / "bundled" / name
     content = (folder / "model.safetensors").read_bytes()
     state, expected = float_state(content), torch_state(load_tensors(content))
     assert state.keys() == expected.keys()

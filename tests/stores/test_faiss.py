@@ -32,13 +32,13 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.records import Row
 from cde_rag.stores import files as folders
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.connections import Connection
 from cde_rag.stores.faiss.database import FORMAT
+from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest
-from cde_rag.stores.faiss.record_tables import Records
+from cde_rag.stores.faiss.search import Reader, View
+from cde_rag.stores.faiss.tables import Records
 from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
-from cde_rag.stores.faiss.view import Reader, View
 from cde_rag.stores.filters import matches
 
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
@@ -354,6 +354,29 @@ def test_a_place_that_cannot_hold_a_store_is_refused(tmp_path: Path, monkeypatch
         created(opener(tmp_path / "papers.faiss"))
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: store.add(batch(9), matrix(1, BATCH), fingerprint=fingerprint(1)),
+        lambda store: store.write(lambda state: state.get(ids(10))),
+        lambda store: store.compact(),
+    ],
+    ids=["append", "read", "compact"],
+)
+def test_a_write_names_the_file_that_it_misses(scratch: Path, write: Callable[[FaissStore], object]) -> None:
+    """And not a full disk, or missing permissions."""
+    store = FaissStore(scratch / "papers.faiss")
+    for step in steps()[:3]:
+        step(store)
+    store.delete(ids(10)[:1])
+    (file,) = store.folder.glob("vectors-*")
+    file.unlink()
+    with pytest.raises(
+        StoreFormatError, match=f"{re.escape(str(file))}: expected this file, found none. Restore a copy"
+    ):
+        write(store)
+
+
 def test_an_interrupted_creation_is_no_store(tmp_path: Path) -> None:
     place = opener(tmp_path / "papers.faiss")
     (tmp_path / "papers.faiss").mkdir()
@@ -660,7 +683,7 @@ def test_an_index_is_hashed_once_not_by_each_process(scratch: Path, monkeypatch:
         hashed.append(path.name)
         return file_sha256(path)
 
-    monkeypatch.setattr("cde_rag.stores.faiss.ann_index.file_sha256", counted)
+    monkeypatch.setattr("cde_rag.stores.faiss.index.file_sha256", counted)
     expected = store.search(units(1, 16), 3, fingerprint=SPACE)
     assert FaissStore(store.folder).search(units(1, 16), 3, fingerprint=SPACE) == expected
     assert hashed == []

@@ -18,9 +18,8 @@ from cde_rag.errors import StoreError
 from cde_rag.records import Row
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss import FLAT_ROWS, FaissStore
-from cde_rag.stores.faiss import view as readers
-from cde_rag.stores.faiss.ann_index import Index
-from cde_rag.stores.faiss.indexing import IndexConfig
+from cde_rag.stores.faiss import search as readers
+from cde_rag.stores.faiss.index import Index, IndexConfig
 from cde_rag.stores.faiss.vectors import VectorBlocks, extended
 from cde_rag.stores.filters import matches
 

@@ -16,7 +16,7 @@ from cde_rag import Collection
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.database import Database
-from cde_rag.stores.faiss.view import View
+from cde_rag.stores.faiss.search import View
 from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
 

@@ -18,7 +18,8 @@ from word_scores import Scores, faiss_scores, point_scores
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.records import Record, Row
-from cde_rag.stores.faiss import FaissStore, fts_index
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.faiss import words as word_index
 from cde_rag.stores.qdrant import QdrantStore, generations
 from cde_rag.stores.qdrant.manifest import load
 from cde_rag.stores.qdrant_base.manifest import PointsManifest
@@ -173,7 +174,7 @@ def test_a_faiss_store_without_words_gets_them(tmp_path: Path, monkeypatch: pyte
 
 def test_without_fts5_words_are_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = without_words(tmp_path / "papers", monkeypatch)
-    monkeypatch.setattr(fts_index, "has_fts5", lambda _: False)
+    monkeypatch.setattr(word_index, "has_fts5", lambda _: False)
     with pytest.raises(StoreError, match="SQLite with FTS5"):
         store.index_texts()
     assert store.count() == 4

@@ -8,7 +8,7 @@ from torch import nn
 from cde_rag_training.config import AdaptersConfig, RatesConfig, ScheduleConfig
 from cde_rag_training.loop.averaging import WeightAverage
 from cde_rag_training.loop.optimiser import Optimiser, ParameterGroup, groups_of
-from cde_rag_training.loop.schedule import Schedule
+from cde_rag_training.loop.trainer import Schedule
 from cde_rag_training.networks.interpolation import average, interpolate
 
 RATES = RatesConfig(encoder=1.0, layer_decay=0.5, embeddings=2.0, first_stage=3.0, context=4.0, gates=5.0)

@@ -26,9 +26,8 @@ from cde_rag.models.two_way import checkpoint as two_way_checkpoint
 from cde_rag.models.two_way import files as published
 from cde_rag_training.config import AdaptersConfig, EvaluationConfig, RatesConfig, StartConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
-from cde_rag_training.loop.adapters import Adapters
 from cde_rag_training.loop.optimiser import groups_of
-from cde_rag_training.loop.training import train
+from cde_rag_training.loop.training import Adapters, train
 from cde_rag_training.networks.stages import TextBatch, stages_of
 from cde_rag_training.networks.start import load_start
 from cde_rag_training.recipe import RecipeError

@@ -1,21 +1,35 @@
 """Files of one-way models and pairs: folders found by name, configs, and contents checked against their digests.
 
 Nothing here imports torch, so that runtimes without it read the same files.
+
+A model may be in a package of its own: an entry point of the group `cde_rag.models` names it and the package.
+
+    [project.entry-points."cde_rag.models"]
+    cde-mini-0 = "cde_rag_models_legacy"
+
+The package holds a folder with the model's name, with `config.json`, `model.safetensors`, `tokenizer.json` and, for a
+large vocabulary, `vocabulary.safetensors`. It is found without importing it.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from cde_rag._files import file_sha256, read_file, user_path, write_durably
 from cde_rag.errors import ModelError
-from cde_rag.models.files import model_packages
 
 BUNDLED = Path(__file__).parents[2] / "model" / "bundled"  # weights stay where they were committed
 ALIASES = {"cde-mini": "cde-mini-1", "cde-multilingual": "cde-multilingual-1"}  # what new collections get
 MULTILINGUAL = frozenset({"cde-multilingual-1"})  # packaged models that read other languages than English
+GROUP = "cde_rag.models"  # of entry points
+DISTRIBUTIONS = {  # of models that the wheel of cde-rag does not have
+    "cde-mini-0": "cde-rag-models-legacy",
+    "cde-multilingual-1": "cde-rag-model-multilingual",
+}
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 VOCABULARY = "vocabulary.safetensors"  # word embeddings, if they are in a file of their own
 _DIGESTS = {WEIGHTS: "weights_sha256", VOCABULARY: "vocabulary_sha256", TOKENIZER: "tokenizer_sha256"}
@@ -69,7 +83,7 @@ def find(name: str | Path) -> Path:
     folder = local(name)
     if folder is not None:
         return folder
-    raise model_packages.missing(ALIASES.get(str(name), str(name))) or ModelError(
+    raise _not_installed(ALIASES.get(str(name), str(name))) or ModelError(
         f"Expected a bundled model ({', '.join(sorted({*ALIASES, *packaged_names()}))}), a folder with {CONFIG}, or a "
         f"hub id such as jxm/cde-small-v2, found {str(name)!r}."
     )
@@ -85,13 +99,45 @@ def packaged(name: str) -> Path | None:
     """Return the folder of a model that is bundled or in an installed package of its own; None for other names."""
     if Path(name).name != name:
         return None
-    folder = BUNDLED / name if (BUNDLED / name / CONFIG).is_file() else model_packages.installed(name)
+    folder = BUNDLED / name if (BUNDLED / name / CONFIG).is_file() else installed(name)
     return folder if folder is not None and (folder / CONFIG).is_file() else None
+
+
+def installed(name: str) -> Path | None:
+    """Return the folder of an installed model; None if no package registers the name.
+
+    Raises:
+        ModelError: The package that registers it cannot be found, or two packages register it.
+    """
+    points = {point.value: point for point in _registered() if point.name == name}
+    if not points:
+        return None
+    if len(points) > 1:
+        raise ModelError(f"Expected one package with the model {name}, found {', '.join(sorted(points))}; remove one.")
+    (point,) = points.values()
+    spec = find_spec(point.module)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(f"{name} is registered by the package {point.module!r}, which is not there. Install it again.")
+    return Path(spec.submodule_search_locations[0]) / name
 
 
 def packaged_names() -> set[str]:
     """Return the names of all bundled models and of those in installed packages of their own."""
-    return {folder.parent.name for folder in BUNDLED.glob(f"*/{CONFIG}")} | model_packages.names()
+    return {folder.parent.name for folder in BUNDLED.glob(f"*/{CONFIG}")} | {point.name for point in _registered()}
+
+
+def _not_installed(name: str) -> ModelError | None:
+    """Return the error of a known model whose package is not installed; None for other names."""
+    if (distribution := DISTRIBUTIONS.get(name)) is None:
+        return None
+    return ModelError(
+        f"{name} is in a package of its own, {distribution}, which is not installed. Run: pip install {distribution} "
+        f"(in a clone: pip install ./models/{distribution})."
+    )
+
+
+def _registered() -> list[EntryPoint]:
+    return list(entry_points(group=GROUP))
 
 
 def first_half(name: str, first: str) -> Path:
@@ -106,7 +152,7 @@ def first_half(name: str, first: str) -> Path:
     """
     folder = packaged(first)
     if folder is None:
-        raise model_packages.missing(first) or ModelError(
+        raise _not_installed(first) or ModelError(
             f"{name}: expected its first half, {first!r}, among the installed models "
             f"({', '.join(sorted(packaged_names()))}), found no such model. Install the version of cde-rag that the "
             "model was made with."

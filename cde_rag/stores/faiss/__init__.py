@@ -32,7 +32,7 @@ to 10 000. The call that makes more than a tenth of the vectors newer than the i
 cells and codes when there are twice as many vectors as they were trained on. The file is mapped into memory. For recall
 and cost of each index see docs/guide/compression.md.
 
-**Text search** uses an FTS5 table (fts_index.py) with the terms of `cde_rag.stores.text_analysis`. Its BM25 is the sum
+**Text search** uses an FTS5 table (words.py) with the terms of `cde_rag.stores.text_analysis`. Its BM25 is the sum
 over the query's terms, repeated ones too, of `idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · l / mean l))`, where f is the
 term's frequency in the record, l the record's number of terms, and `idf = ln((N − n + 0.5) / (n + 0.5))`, but at least
 1e-6; of N records with any term, n have this one.
@@ -41,7 +41,7 @@ term's frequency in the record, l the record's number of terms, and `idf = ln((N
 `compact`; so do traces of their terms.
 """
 
-from cde_rag.stores.faiss.indexing import FLAT_ROWS
+from cde_rag.stores.faiss.index import FLAT_ROWS
 from cde_rag.stores.faiss.store import FaissStore
 
 __all__ = ["FLAT_ROWS", "FaissStore"]

@@ -15,9 +15,9 @@ from cde_rag._files import fsync_folder, open_file
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.database import Database
-from cde_rag.stores.faiss.folder import DATABASE, MARKER
+from cde_rag.stores.faiss.folder import DATABASE, MARKER, lost
 from cde_rag.stores.faiss.manifest import FaissManifest
-from cde_rag.stores.faiss.record_tables import Records
+from cde_rag.stores.faiss.tables import Records
 
 _PIECE: Final = 2**20  # bytes
 _TRIES: Final = 8  # of a copy whose files are replaced meanwhile
@@ -64,8 +64,7 @@ def _copy(database: Database, folder: Path) -> tuple[StoreFormatError | None, Fi
             _fsync(folder / DATABASE)
             fsync_folder(folder)
         except FileNotFoundError as error:
-            gone = StoreFormatError(f"{error.filename}: expected this file, found none. Restore a copy.")
-            return gone, connection.place
+            return lost(error.filename), connection.place
         except StoreFormatError as error:
             return error, connection.place
         except (OSError, sqlite3.OperationalError) as error:

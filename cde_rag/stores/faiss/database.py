@@ -14,13 +14,13 @@ from cde_rag._files import fsync_folder, read_file
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.faiss.connections import Connection, Connections, FileIdentity, copied_over, place_of
 from cde_rag.stores.faiss.folder import CREATED, MARKER
-from cde_rag.stores.faiss.fts_index import TABLE, has_fts5
+from cde_rag.stores.faiss.words import TABLE, has_fts5
 from cde_rag.stores.files import check_folder, check_new, replace_durably
 
 FORMAT: Final = 4  # in the file's header as user_version
 WITHOUT_TOKENS: Final = 3  # format of stores whose generations have no tokens of their last changes
 WITHOUT_ANALYZER: Final = 2  # format of stores whose settings name no analyzer; older versions write to them
-WITHOUT_WORDS: Final = 1  # format of stores without the table of fts_index.py
+WITHOUT_WORDS: Final = 1  # format of stores without the table of words.py
 _APPLICATION: Final = 0x43444552  # "CDER"
 _BUSY_S: Final = 60.0  # how long a writer waits for another
 _CHECKPOINT_PAGES: Final = 100  # of 4 KiB in the write-ahead log; small, so that adding one record writes little

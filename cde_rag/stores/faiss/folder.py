@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
+from cde_rag.errors import StoreFormatError
+
 DATABASE: Final = "collection.sqlite"
 MARKER: Final = "store-id"  # written once; see connections.py
 # Files that the database refers to, or referred to.
@@ -39,3 +41,8 @@ def delete_unreferenced(folder: Path, kept: Collection[str], check: Callable[[],
                     os.unlink(name, dir_fd=opened)
     finally:
         os.close(opened)
+
+
+def lost(path: object) -> StoreFormatError:
+    """Return the error for a file that the database refers to and that is not there."""
+    return StoreFormatError(f"{path}: expected this file, found none. Restore a copy.")

@@ -4,38 +4,13 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.faiss.folder import DERIVED
-from cde_rag.stores.faiss.indexing import IndexConfig
+from cde_rag.stores.faiss.index import IndexConfig, IndexFile
 from cde_rag.stores.manifests import StoredGeneration, StoredManifest
-
-
-@dataclass(frozen=True, slots=True)
-class IndexFile:
-    """A snapshot of a generation's vectors for approximate search.
-
-    Attributes:
-        name: File name.
-        rows: Number of rows of the vector file in it, from the first on.
-        sha256: Checksum of the file.
-        index: Type of index; see `IndexConfig`.
-        quantization: Quantization of the index.
-        trained: Number of vectors that cells and codes were trained on; 0 without training.
-    """
-
-    name: str
-    rows: int
-    sha256: str
-    index: str = "hnsw"
-    quantization: str | None = None
-    trained: int = 0
-
-    @property
-    def indexing(self) -> IndexConfig:
-        """Configuration of the index."""
-        return IndexConfig(self.index, self.quantization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +70,13 @@ class FaissManifest(StoredManifest[FaissGeneration]):
         """Return the manifest with another index, and no snapshots yet."""
         states = tuple(dataclasses.replace(state, index=None) for state in self.generations)
         return dataclasses.replace(self, indexing=indexing, generations=states)
+
+    def snapshotted(self, folder: Path, built_from: FaissGeneration, file: IndexFile | None) -> "FaissManifest":
+        """Return the manifest with a snapshot, if its file and the vectors it was built from still exist."""
+        for now in self.generations:
+            if file is not None and now.vectors == built_from.vectors and (folder / file.name).exists():
+                return self.put(dataclasses.replace(now, index=file))
+        return self
 
     def files(self) -> set[str]:
         """Return the names of all files of the store other than SQLite's."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from cde_rag._files import given_path
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.engine import FolderEngine
-from cde_rag.stores.faiss.indexing import IndexConfig
+from cde_rag.stores.faiss.index import IndexConfig
 from cde_rag.stores.store import Store
 
 

@@ -22,7 +22,8 @@ from cde_rag.stores.qdrant_base.point_writes import put_derived
 from cde_rag.stores.qdrant_base.session import PointSession
 from cde_rag.stores.qdrant_edge import shard_generations
 from cde_rag.stores.qdrant_edge.folder_handle import LOCK, handle_of
-from cde_rag.stores.qdrant_edge.shard import EdgeIndexConfig, EdgeShard
+from cde_rag.stores.qdrant_edge.index import EdgeIndexConfig
+from cde_rag.stores.qdrant_edge.shard import EdgeShard
 from cde_rag.stores.qdrant_edge.tables import ShardPoints
 from cde_rag.stores.qdrant_edge.verify import changed_files, find_damage
 from cde_rag.stores.quantization import check_prefix, prefix_dims

@@ -1,53 +1,16 @@
 """The engine: one shard in a folder, with its errors in our words. The only module that knows how it is opened."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 import qdrant_edge as edge
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.qdrant_base.index import Hnsw
 from cde_rag.stores.qdrant_base.metadata_paths import MOST_INDEXED, IndexKind
-from cde_rag.stores.qdrant_base.payload import FILTERS, ORDER
-from cde_rag.stores.qdrant_base.words import WORDS
+from cde_rag.stores.qdrant_edge.index import ALWAYS, SCHEMAS, EdgeIndexConfig, vector_params
 
 Result = TypeVar("Result")
-
-_FLOAT_BYTES: Final = 4
-_SCANNED_KB: Final = 10_000  # of vectors that pass a filter; up to that many are searched exactly: Qdrant's default
-
-FLAGS: Final = "cde_flags"  # booleans of the metadata, as path=true and path=false: the engine cannot match booleans
-_ALWAYS: Final = {
-    ORDER: edge.IntegerIndexParams(lookup=False, range=True),
-    FILTERS: edge.PayloadSchemaType.Keyword,
-    FLAGS: edge.PayloadSchemaType.Keyword,
-}
-_SCHEMAS: Final = {
-    "keyword": edge.PayloadSchemaType.Keyword,
-    "float": edge.PayloadSchemaType.Float,
-    "datetime": edge.PayloadSchemaType.Datetime,
-}
-_CODES: Final[dict[str | None, Callable[[], Any]]] = {
-    "int8": lambda: edge.ScalarQuantizationConfig(edge.ScalarType.Int8),
-    "binary": lambda: edge.BinaryQuantizationConfig(query_encoding=edge.BinaryQuantizationQueryEncoding.Scalar8Bits),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeIndexConfig:
-    """Index configuration of a new shard.
-
-    Attributes:
-        flat_rows: Approximate number of vectors up to which there is no index.
-        quantization: See `cde_rag.stores.quantization`.
-        hnsw: Parameters of the graph.
-    """
-
-    flat_rows: int
-    quantization: str | None
-    hnsw: Hnsw
 
 
 class EdgeShard:
@@ -75,14 +38,7 @@ class EdgeShard:
         Raises:
             StoreError: The disk is full, or the folder not writable.
         """
-        flat_kb = indexing.flat_rows * max(sizes.values()) * _FLOAT_BYTES // 1024
-        config = edge.EdgeConfig(
-            vectors=_params(sizes),
-            sparse_vectors={WORDS: edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
-            hnsw_config=edge.HnswIndexConfig(indexing.hnsw.m, indexing.hnsw.ef_construct, _SCANNED_KB),
-            quantization_config=_CODES.get(indexing.quantization, lambda: None)(),
-            optimizers=edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_kb)),
-        )
+        config = indexing.shard_config(sizes)
         engine = cls(_guarded(folder, lambda: edge.EdgeShard.create(str(folder), config)), folder)
         engine.create_indexes()
         return engine
@@ -103,20 +59,20 @@ class EdgeShard:
         Raises:
             StoreError: As `load`.
         """
-        config = edge.EdgeConfig(vectors=_params(sizes))
+        config = edge.EdgeConfig(vectors=vector_params(sizes))
         return cls(_guarded(folder, lambda: edge.EdgeShard.load(str(folder), config)), folder)
 
     def create_indexes(self) -> None:
         """Create the payload indexes that order and filters need in any case."""
-        self.write(*(edge.UpdateOperation.create_field_index(key, schema) for key, schema in _ALWAYS.items()))
+        self.write(*(edge.UpdateOperation.create_field_index(key, schema) for key, schema in ALWAYS.items()))
 
     def index(self, kinds: Mapping[str, IndexKind]) -> None:
         """Create payload indexes where there are none; the caller holds the write lock."""
-        if wanted := {key for key, kind in kinds.items() if kind in _SCHEMAS} - self._settled:
+        if wanted := {key for key, kind in kinds.items() if kind in SCHEMAS} - self._settled:
             there = self.indexed()
             due = [key for key in kinds if key in wanted and key not in there]
             for key in due[: max(0, MOST_INDEXED - len(there))]:
-                self.write(edge.UpdateOperation.create_field_index(key, _SCHEMAS[kinds[key]]))
+                self.write(edge.UpdateOperation.create_field_index(key, SCHEMAS[kinds[key]]))
             self._settled |= wanted  # those that are too many are not asked for again
 
     def indexed(self) -> dict[str, str]:
@@ -146,20 +102,6 @@ class EdgeShard:
     def close(self) -> None:
         """Write all and let go of the folder."""
         self.call(lambda shard: shard.close())
-
-
-def _params(sizes: Mapping[str, int]) -> dict[str, edge.EdgeVectorParams]:
-    """Return the parameters of named vectors; if there are prefixes, which are shorter, only these get a graph."""
-    prefixed = len(set(sizes.values())) > 1
-    none = edge.HnswIndexConfig(0, 0, _SCANNED_KB)
-    return {
-        name: edge.EdgeVectorParams(
-            size=size,
-            distance=edge.Distance.Dot,
-            hnsw_config=none if prefixed and size == max(sizes.values()) else None,
-        )
-        for name, size in sizes.items()
-    }
 
 
 def _guarded(folder: Path, work: Callable[[], Result]) -> Result:

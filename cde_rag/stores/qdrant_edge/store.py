@@ -6,7 +6,7 @@ from typing import Final
 from cde_rag._files import given_path
 from cde_rag.stores.qdrant_base.index import Hnsw
 from cde_rag.stores.qdrant_edge.engine import EdgeEngine
-from cde_rag.stores.qdrant_edge.shard import EdgeIndexConfig
+from cde_rag.stores.qdrant_edge.index import EdgeIndexConfig
 from cde_rag.stores.store import Store
 
 FLAT_ROWS: Final = 100_000  # up to about so many vectors are not indexed, and searched exactly

@@ -8,17 +8,15 @@ import qdrant_edge as edge
 from jaxtyping import Float32
 
 from cde_rag.stores.qdrant_base.index import Hnsw
-from cde_rag.stores.qdrant_base.manifest import prefix_name
-from cde_rag.stores.qdrant_base.metadata_paths import METADATA, IndexKind, json_paths, values
+from cde_rag.stores.qdrant_base.metadata_paths import METADATA, IndexKind
 from cde_rag.stores.qdrant_base.payload import FORMER, ORDER, note, place_of, point_id
 from cde_rag.stores.qdrant_base.points import DerivedData, NewPoint, NewVector
 from cde_rag.stores.qdrant_base.selection import ALL, Selection
 from cde_rag.stores.qdrant_base.words import WORDS, Sparse
-from cde_rag.stores.qdrant_edge.shard import FLAGS, EdgeShard
-from cde_rag.stores.quantization import prefix_candidates, prefixes
+from cde_rag.stores.qdrant_edge.search import edge_filter, flags, given_vectors, nearest_requests, words_request
+from cde_rag.stores.qdrant_edge.shard import EdgeShard
 
 _AT_ONCE: Final = 512  # points read at once
-_OVERSAMPLING: Final = 4.0  # of codes, whose points are then scored by the vectors themselves
 
 
 class _ReadPoint(NamedTuple):
@@ -70,7 +68,7 @@ class ShardPoints:
 
     def count(self, where: Selection = ALL) -> int:
         """Count the selected points."""
-        request = edge.CountRequest(filter=_filter(where))
+        request = edge.CountRequest(filter=edge_filter(where))
         return self._engine.call(lambda shard: shard.count(request))
 
     def last_order(self) -> int:
@@ -92,7 +90,7 @@ class ShardPoints:
         while True:
             request = edge.ScrollRequest(
                 limit=size,
-                filter=_filter(where),
+                filter=edge_filter(where),
                 order_by=edge.OrderBy(ORDER, start_from=last + 1),
                 with_payload=True,
                 with_vector=complete,
@@ -116,28 +114,16 @@ class ShardPoints:
         payload: list[str] | None = None,
     ) -> list[list[_ReadPoint]]:
         """Return the nearest points of each query."""
-        rescored = edge.QuantizationSearchParams(ignore=exact, rescore=True, oversampling=_OVERSAMPLING)
-        beam = max(self._search_beam, 2 * limit)
-        params = edge.SearchParams(hnsw_ef=beam, exact=exact, quantization=rescored)
-        firsts: list[list[edge.Prefetch]] = [[] for _ in queries]
-        if prefix is not None and not exact:
-            most, using = prefix_candidates(limit, prefix, queries.shape[1]), prefix_name(name, prefix)
-            walked = edge.SearchParams(hnsw_ef=max(beam, most))
-            for first, short in zip(firsts, prefixes(queries, prefix), strict=True):
-                nearest = edge.Query.Nearest(short.tolist(), using=using)
-                first.append(edge.Prefetch(most, query=nearest, filter=_filter(where), params=walked))
-        requests = [
-            edge.QueryRequest(
-                limit,
-                query=edge.Query.Nearest(query.tolist(), using=name),
-                prefetches=first,
-                filter=_filter(where),
-                params=params,
-                with_payload=True if payload is None else payload,
-                with_vector=[name],
-            )
-            for query, first in zip(queries, firsts, strict=True)
-        ]
+        requests = nearest_requests(
+            name,
+            queries,
+            limit,
+            where=where,
+            exact=exact,
+            search_beam=self._search_beam,
+            prefix=prefix,
+            payload=payload,
+        )
         found = self._engine.call(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
         return [[_read(point, point.score) for point in points] for points in found]
 
@@ -157,25 +143,15 @@ class ShardPoints:
     def matching(
         self, words: Sparse, limit: int, *, where: Selection, payload: list[str] | None = None
     ) -> list[_ReadPoint]:
-        """Return points with some of these terms, best first, by sparse vectors.
-
-        The IDF is computed over existing points; after a crash, some count twice until the engine is optimized.
-        """
-        there = edge.IdfParams(edge.Filter(must=[edge.HasVectorCondition(WORDS)]))
-        request = edge.QueryRequest(
-            limit,
-            query=edge.Query.Nearest(edge.SparseVector(words.indices, words.values), using=WORDS),
-            filter=_filter(where),
-            params=edge.SearchParams(idf=there),
-            with_payload=True if payload is None else payload,
-        )
+        """Return points with some of these terms, best first, by sparse vectors."""
+        request = words_request(words, limit, where=where, payload=payload)
         (found,) = self._engine.call(lambda shard: shard.query_batch(edge.QueryBatchRequest([request])))
         return [_read(point, point.score) for point in found]
 
     def upsert(self, points: Sequence[NewPoint]) -> None:
         """Write complete points in one operation."""
         if points:
-            made = [edge.Point(new.id, _given(new.vectors), new.payload | _flags(new.payload)) for new in points]
+            made = [edge.Point(new.id, given_vectors(new.vectors), new.payload | flags(new.payload)) for new in points]
             self._engine.write(edge.UpdateOperation.upsert_points(made))
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
@@ -202,7 +178,9 @@ class ShardPoints:
         """Write derived data; nobody else writes to the points of a folder meanwhile."""
         self.set_payloads({new.point: new.metadata for new in derived if new.metadata})
         none = [new.point for new in derived if new.words is None]
-        given = [edge.PointVectors(new.point, _given({WORDS: new.words})) for new in derived if new.words is not None]
+        given = [
+            edge.PointVectors(new.point, given_vectors({WORDS: new.words})) for new in derived if new.words is not None
+        ]
         if none:
             self._engine.write(edge.UpdateOperation.delete_vectors([*none], [WORDS]))
         if given:
@@ -245,50 +223,5 @@ class ShardPoints:
         return place_of(record, self._handle)[0]
 
 
-def _given(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert named vectors to the engine's classes."""
-    return {
-        name: edge.SparseVector(one.indices, one.values) if isinstance(one, Sparse) else one
-        for name, one in vectors.items()
-    }
-
-
-def _flags(payload: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the booleans of a payload's metadata, by which the engine finds them."""
-    booleans = {(names, value) for names, value in values(payload[METADATA]) if isinstance(value, bool)}
-    return {FLAGS: sorted(_flag(path, value) for names, value in booleans for path in json_paths(METADATA, names)[:1])}
-
-
-def _flag(path: str, value: object) -> str:
-    return f"{path}={value}".lower()
-
-
 def _read(point: edge.Record | edge.ScoredPoint, score: float = 0.0) -> _ReadPoint:
     return _ReadPoint(str(point.id), point.payload or {}, cast(dict[str, Any], point.vector or {}), score)
-
-
-def _filter(where: Selection) -> edge.Filter:
-    """Convert a filter to the engine's classes."""
-    must, should, must_not = (list(map(_condition, where.get(name, ()))) for name in ("must", "should", "must_not"))
-    return edge.Filter(must=must or None, should=should or None, must_not=must_not or None)
-
-
-def _condition(part: Selection) -> Any:
-    match part:
-        case {"key": key, "match": {"any": texts}}:
-            return edge.FieldCondition(key, match=edge.MatchAny(texts))
-        case {"key": key, "match": {"value": wanted}}:
-            return edge.FieldCondition(FLAGS, match=edge.MatchAny([_flag(key, wanted)]))
-        case {"key": key, "range": bounds}:
-            dates = any(isinstance(bound, str) for bound in bounds.values())
-            return edge.FieldCondition(key, range=edge.RangeDateTime(**bounds) if dates else edge.RangeFloat(**bounds))
-        case {"is_empty": {"key": key}}:
-            return edge.IsEmptyCondition(key)
-        case {"is_null": {"key": key}}:
-            return edge.IsNullCondition(key)
-        case {"has_id": ids}:
-            return edge.HasIdCondition(set(ids))
-        case {"has_vector": vector}:
-            return edge.HasVectorCondition(vector)
-        case _:
-            return _filter(part)

@@ -8,25 +8,26 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 from torch import nn
 from tqdm import tqdm
 
 from cde_rag._files import given_path, write_durably
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, require
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.two_way import checkpoint
 from cde_rag.stores.files import locked
-from cde_rag_training.config import PhaseConfig, TrainingConfig
+from cde_rag_training.config import AdaptersConfig, PhaseConfig, TrainingConfig
 from cde_rag_training.corpora.filtering import warn_of_start_model
 from cde_rag_training.data.array_folder import MANIFEST
 from cde_rag_training.data.prepared import Prepared
-from cde_rag_training.loop.adapters import Adapters
 from cde_rag_training.loop.card import card
 from cde_rag_training.loop.distillation import distil_first_stage
 from cde_rag_training.loop.held_out import retrieval, retrieval_rows
 from cde_rag_training.loop.logs import Board, Log
+from cde_rag_training.loop.optimiser import place_of
 from cde_rag_training.loop.state import STATE, RunProgress, State, StateFile
 from cde_rag_training.loop.teacher import StartModel, start_batches
 from cde_rag_training.loop.trainer import WEIGHTS, Run, Trainer, batches_of, part_of
@@ -135,6 +136,40 @@ def _claimed(output: Path) -> AbstractContextManager[None]:
 
 def _stages(start: Start, device: str, config: TrainingConfig) -> Stages:
     return stages_of(start.network, start.tokenizer, device=device, precision=config.machine.precision)
+
+
+class Adapters:
+    """Low-rank adapters of every linear layer of the second stage's encoder, initialised to have no effect.
+
+    Args:
+        network: Network of either kind; changed in place.
+        layers: Number of layers of its second stage.
+        config: Their sizes.
+        seed: Random seed of their first weights.
+
+    Raises:
+        MissingExtraError: peft is not installed.
+
+    Source: Hu et al. 2021 (LoRA).
+    """
+
+    def __init__(self, network: nn.Module, layers: int, config: AdaptersConfig, *, seed: int) -> None:
+        peft: Any = require("peft", "peft")
+        linear = [
+            name
+            for name, module in network.named_modules()
+            if isinstance(module, nn.Linear) and place_of(f"{name}.", layers).part == "encoder"
+        ]
+        options = peft.LoraConfig(
+            r=config.rank, lora_alpha=config.alpha, lora_dropout=config.dropout, target_modules=linear
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._tuner = peft.LoraModel(network, options, "default")
+
+    def merge(self) -> None:
+        """Add the adapters to the encoder's weights, and remove them."""
+        self._tuner.merge_and_unload()
 
 
 def _adapters(stages: Stages, config: TrainingConfig) -> Adapters | None:

@@ -13,7 +13,7 @@ from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import MARKER
 from cde_rag.stores.faiss.manifest import FaissGeneration
-from cde_rag.stores.faiss.record_tables import Records
+from cde_rag.stores.faiss.tables import Records
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks, VectorFile
 from cde_rag.stores.filter_sql import flatten
 

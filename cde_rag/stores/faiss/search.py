@@ -1,4 +1,9 @@
-"""Reading of one generation: its vectors, without those of deleted records, and the search for the nearest."""
+"""Reading of one generation: its vectors, without those of deleted records, and the search for the nearest.
+
+Scores are as if every product were computed in float64. Products of float32 vectors computed in float32 are off by less
+than a small bound, so the k best rows are among those whose float32 score comes within that of the k-th; only these are
+scored again, in float64, each row by itself. Equal vectors get equal scores wherever they lie.
+"""
 
 import logging
 import threading
@@ -8,21 +13,21 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Float64, Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.checks import checksum_of
-from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.connections import FileIdentity
-from cde_rag.stores.faiss.indexing import FLAT_ROWS, IndexConfig
-from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest, IndexFile
-from cde_rag.stores.faiss.nearest import candidates, exact_scores
-from cde_rag.stores.faiss.record_tables import Records, StoredRecord
-from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
+from cde_rag.stores.faiss.index import FLAT_ROWS, Index, IndexConfig, IndexFile
+from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest
+from cde_rag.stores.faiss.tables import Records, StoredRecord
+from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks, VectorFile
 from cde_rag.stores.filter_conditions import Filter
 
 _MOST_K: Final = 10  # for more than one hit in so many vectors the search is exact
 _SCANNED_ROWS: Final = 10_000  # up to so many that a filter keeps are searched exactly, though there are codes
+_SCORES: Final = 2**24  # scores in memory at once: 64 MiB
+_WHOLE: Final = 4  # where more than one row in so many counts, whole blocks are scored: copying rows costs more
 
 _log = logging.getLogger(__name__)
 
@@ -158,7 +163,7 @@ class View:
         count = len(self.vectors) if kept is None else len(kept)
         index = self._index(count, k)
         if index is None:
-            yield from candidates(self.vectors, queries, k, kept)
+            yield from _candidates(self.vectors, queries, k, kept)
             return
         if kept is None:
             among, newer = None, np.arange(index.rows, len(self.vectors))
@@ -166,9 +171,9 @@ class View:
             among, newer = np.zeros(index.rows, np.bool_), kept[kept >= index.rows]
             among[kept[kept < index.rows]] = True
         found = index.scan(queries, k, among=among) if self._few(count) else index.search(queries, k, among=among)
-        for query, near, tail in zip(queries, found, candidates(self.vectors, queries, k, newer), strict=True):
+        for query, near, tail in zip(queries, found, _candidates(self.vectors, queries, k, newer), strict=True):
             both = np.concatenate([near, tail])
-            yield both if len(both) >= k else next(candidates(self.vectors, query[None], k, kept))
+            yield both if len(both) >= k else next(_candidates(self.vectors, query[None], k, kept))
 
     def _index(self, count: int, k: int) -> Index | None:
         """Return the index, unless a search for k among `count` rows is exact."""
@@ -186,7 +191,7 @@ class View:
     def _best(
         self, query: Float32[np.ndarray, "dim"], near: Int64[np.ndarray, "rows"], k: int
     ) -> list[tuple[int, float]]:
-        scores = exact_scores(self.vectors, near, query)
+        scores = _exact_scores(self.vectors, near, query)
         if len(near) > k:
             last = np.partition(scores, len(near) - k)[len(near) - k]
             near, scores = near[scores >= last], scores[scores >= last]
@@ -196,3 +201,53 @@ class View:
 
     def _damaged(self, what: str) -> StoreFormatError:
         return StoreFormatError(f"{self.vectors.path}: expected {what}. Restore a copy.")
+
+
+def _candidates(
+    vectors: VectorBlocks, queries: Float32[np.ndarray, "queries dim"], k: int, rows: Int64[np.ndarray, "rows"] | None
+) -> Iterator[Int64[np.ndarray, "_"]]:
+    """Yield, for each query, the rows that can be among its k best.
+
+    Args:
+        vectors: Vectors to search.
+        queries: Unit vectors.
+        k: Number of hits wanted.
+        rows: Rows to search among, ascending; None for all.
+    """
+    count = len(vectors) if rows is None else len(rows)
+    whole = rows is None or count > len(vectors) // _WHOLE
+    scored = len(vectors) if whole else count
+    slack = 2 * queries.shape[1] * np.finfo(np.float32).eps  # of two scores, each off by at most dim · eps / 2; doubled
+    at_once = max(1, _SCORES // max(1, scored))
+    for first in range(0, len(queries), at_once):
+        some = queries[first : first + at_once]
+        scores = np.empty((len(some), scored), np.float32)
+        start = 0
+        for block in _blocks(vectors, None if whole else rows):
+            scores[:, start : start + len(block)] = (block @ some.T).T
+            start += len(block)
+        for line in scores if rows is None or not whole else scores[:, rows]:
+            least = -np.inf if k >= count else np.partition(line, count - k)[count - k] - slack
+            near = np.flatnonzero(line >= least)
+            yield near if rows is None else rows[near]
+
+
+def _exact_scores(
+    vectors: VectorBlocks, rows: Int64[np.ndarray, "rows"], query: Float32[np.ndarray, "dim"]
+) -> Float64[np.ndarray, "rows"]:
+    """Compute dot products of rows with a query in float64; a row's score depends on that row alone."""
+    scores = np.empty(len(rows))
+    for start in range(0, len(rows), BLOCK_ROWS):
+        some = slice(start, start + BLOCK_ROWS)
+        scores[some] = (vectors.take(rows[some]) * query.astype(np.float64)).sum(axis=1)
+    return scores
+
+
+def _blocks(vectors: VectorBlocks, rows: Int64[np.ndarray, "rows"] | None) -> Iterator[Float32[np.ndarray, "some dim"]]:
+    """Yield the rows, block by block of the file."""
+    if rows is None:
+        for number in range(vectors.blocks):
+            yield vectors.block(number)
+        return
+    for some in np.split(rows, np.flatnonzero(np.diff(rows // BLOCK_ROWS)) + 1):
+        yield vectors.take(some)

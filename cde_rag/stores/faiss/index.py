@@ -1,7 +1,10 @@
 """Candidates for a search, found in a file derived from the vectors. The only module that knows FAISS."""
 
 import contextlib
+import logging
 import os
+import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,12 +13,13 @@ from jaxtyping import Bool, Float32, Int64
 
 from cde_rag._files import file_sha256, fsync_folder, read_file
 from cde_rag.errors import StoreError, StoreFormatError, require
-from cde_rag.stores.faiss.indexing import IndexConfig
-from cde_rag.stores.faiss.manifest import IndexFile
 from cde_rag.stores.faiss.vectors import VectorBlocks
-from cde_rag.stores.quantization import prefix_dims, prefixes
+from cde_rag.stores.quantization import check_prefix, prefix_dims, prefixes
 
 faiss: Any = require("faiss", "faiss")
+
+FLAT_ROWS: Final = 100_000  # up to so many vectors "auto" is flat
+INDEXES: Final = ("auto", "flat", "hnsw", "ivf")
 
 # docs/guide/compression.md says what these find.
 _LINKS: Final = 32  # of a node in HNSW's upper layers; twice as many in the lowest
@@ -31,7 +35,92 @@ _PREFIX_CANDIDATES: Final = 9  # times the square of how much shorter it is
 _TRAINING_ROWS: Final = 2**15  # at most, or so many for each cell:
 _CELL_TRAINING_ROWS: Final = 64
 _ADDED_AT_ONCE: Final = 2**16  # vectors copied while building
+_TAIL: Final = 10  # a snapshot is extended when it lacks more than one vector in so many
+_REFITTED: Final = 2  # and built anew when there are so many times the vectors that its cells and codes were fitted to
 _PROCESS: Final = os.getpid()
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexConfig:
+    """Index configuration, set at creation or by `FaissStore.reindex`.
+
+    Attributes:
+        index: `flat` scans all vectors, `hnsw` follows a graph, `ivf` scans the nearest cells; `auto` is `flat` up to
+            `FLAT_ROWS` vectors and `hnsw` beyond.
+        quantization: Codes used for search in place of the vectors; see `cde_rag.stores.quantization`.
+
+    Raises:
+        ValueError: A name is not known.
+    """
+
+    index: str = "auto"
+    quantization: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.index not in INDEXES:
+            raise ValueError(f"index: expected one of {', '.join(INDEXES)}, found {self.index!r}.")
+        prefix_dims(self.quantization)
+
+    def check(self, dim: int) -> None:
+        """Refuse configurations that vectors of `dim` dimensions cannot have.
+
+        Raises:
+            ValueError: The prefix is not shorter than the vectors.
+        """
+        check_prefix(prefix_dims(self.quantization), dim)
+
+    def at(self, rows: int) -> "IndexConfig":
+        """Resolve `auto` for a number of vectors."""
+        if self.index != "auto":
+            return self
+        return IndexConfig("flat" if rows <= FLAT_ROWS else "hnsw", self.quantization)
+
+    @property
+    def has_file(self) -> bool:
+        """True if the index has a file in addition to the vectors."""
+        return (self.index, self.quantization) != ("flat", None)
+
+    def expect(self, index: str | None, quantization: str | None) -> None:
+        """Refuse a configuration other than the requested one; None accepts any.
+
+        Raises:
+            StoreError: It is another.
+        """
+        if index not in (None, self.index) or quantization not in (None, self.quantization):
+            asked, found = (
+                f"index={one!r}, quantization={other!r}"
+                for one, other in ((index, quantization), (self.index, self.quantization))
+            )
+            hint = "Omit these arguments to open it, or call reindex(…) to change them."
+            raise StoreError(f"Expected a store with {asked}, found one with {found}. {hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A snapshot of a generation's vectors for approximate search.
+
+    Attributes:
+        name: File name.
+        rows: Number of rows of the vector file in it, from the first on.
+        sha256: Checksum of the file.
+        index: Type of index; see `IndexConfig`.
+        quantization: Quantization of the index.
+        trained: Number of vectors that cells and codes were trained on; 0 without training.
+    """
+
+    name: str
+    rows: int
+    sha256: str
+    index: str = "hnsw"
+    quantization: str | None = None
+    trained: int = 0
+
+    @property
+    def indexing(self) -> IndexConfig:
+        """Configuration of the index."""
+        return IndexConfig(self.index, self.quantization)
 
 
 class Index:
@@ -196,6 +285,52 @@ class Index:
             return cls(faiss.read_index(str(path), flags), file.indexing, file.trained)
         except RuntimeError as error:
             raise StoreFormatError(f"{path}: expected an index, found: {error}. {hint}") from error
+
+
+def is_due(old: IndexFile | None, rows: int, indexing: IndexConfig, folder: Path) -> bool:
+    """Return True if a generation of `rows` vectors needs a new snapshot: it has none, another kind, or an old one."""
+    wanted = indexing.at(rows)
+    if not wanted.has_file or rows == 0:
+        return False
+    if old is None or old.indexing != wanted or not (folder / old.name).exists():
+        return True
+    return rows - old.rows > rows // _TAIL
+
+
+def build(
+    folder: Path, number: int, vectors: VectorBlocks, indexing: IndexConfig, *, old: IndexFile | None = None
+) -> IndexFile | None:
+    """Write a snapshot of all vectors of a generation to a new file.
+
+    Args:
+        folder: Folder of the store.
+        number: Number of the generation.
+        vectors: Its vectors.
+        indexing: Index configuration of the store.
+        old: Its old snapshot, which is extended if it is of the same kind, intact, and still fits.
+
+    Returns:
+        Its entry in the manifest; None if there is to be no snapshot, or another writer removed it meanwhile.
+
+    Raises:
+        StoreError: The disk is full, or the folder not writable.
+    """
+    wanted = indexing.at(len(vectors))
+    if not wanted.has_file or len(vectors) == 0:
+        return None
+    index = _extensible(folder, old, wanted, len(vectors)) or Index.empty(wanted, vectors)
+    index.extend(vectors)
+    return index.save(folder / f"index-{number}-{secrets.token_hex(4)}")
+
+
+def _extensible(folder: Path, old: IndexFile | None, wanted: IndexConfig, rows: int) -> Index | None:
+    if old is None or old.indexing != wanted or (old.trained and rows > _REFITTED * old.trained):
+        return None
+    try:
+        return Index.loaded(folder, old)
+    except (StoreFormatError, FileNotFoundError) as error:
+        _log.warning("Building the index from the first vector: %s", error)
+        return None
 
 
 def _is_checked(path: Path) -> bool:
