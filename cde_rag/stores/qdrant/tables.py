@@ -141,8 +141,8 @@ class ClientPoints:
     def last_order(self) -> int:
         """Return the highest position in the order of insertion."""
         last = models.OrderBy(key=ORDER, direction=models.Direction.DESC)
-        found, _ = call(lambda: self.client.scroll(self.collection, limit=1, order_by=last, with_payload=[ORDER]))
-        return self._order(found[0]) if found else 0
+        found, _ = call(lambda: self.client.scroll(self.collection, limit=1, order_by=last))
+        return self._order(self._noticed(found[0])) if found else 0
 
     def in_order(
         self,

@@ -163,9 +163,10 @@ class PointSession(ABC):
         self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> None:
         """Upsert records as points with their vectors."""
+        self._manifest.check_native(self.points.place)
+        made = point_writes.new_points(self.points, self._manifest, records, digests, vectors)
         with self._writing():
-            self._manifest.check_native(self.points.place)
-            point_writes.put_rows(self.points, self._manifest, records, digests, vectors)
+            point_writes.put_points(self.points, made)
             self._check_written([record.id for record, _ in records])
 
     def put_metadata(self, metadata: Mapping[str, str]) -> None:
@@ -176,8 +177,8 @@ class PointSession(ABC):
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete the points of the given ids; return their number."""
+        found = {str(point.id) for point in point_writes.records_of(self.points, ids) if point is not None}
         with self._writing():
-            found = {str(point.id) for point in point_writes.records_of(self.points, ids) if point is not None}
             self.points.delete(sorted(found))
         return len(found)
 
