@@ -86,6 +86,19 @@ def test_a_search_takes_two_requests(client: QdrantClient, store: Store) -> None
     assert requests_of(client, search) == ["retrieve", "query_batch_points"]
 
 
+def test_a_drawn_sample_takes_few_requests(client: QdrantClient, store: Store) -> None:
+    """While it is read, the writers of the process wait, and whoever reads after them."""
+    store.add([row(f"{number:03}") for number in range(150)], EXACT[[0] * 150], fingerprint=SPACE)
+    store.delete(["a", "b", "c"])
+    samples: list[list[Row]] = []
+    asked = requests_of(client, lambda: samples.append(store.sample(120, seed=1)))
+    assert asked == ["retrieve", "scroll", "query_batch_points", "query_batch_points"]
+    ids = [one.record.id for one in samples[0]]
+    assert ids == sorted(set(ids))
+    assert 110 <= len(ids) <= 120
+    assert store.get(ids) == samples[0]
+
+
 def test_a_hybrid_search_reads_records_for_its_results_only(client: QdrantClient, store: Store) -> None:
     answers: list[Any] = []
     query = client.query_batch_points

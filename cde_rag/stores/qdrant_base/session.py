@@ -12,6 +12,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import StoreError, TextIndexError
 from cde_rag.records import Record, Row
+from cde_rag.stores.checks import sample_places
 from cde_rag.stores.engine import Found, Place, Placed, Version, sampled
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.qdrant_base import point_writes
@@ -86,7 +87,11 @@ class PointSession(ABC):
 
     def sample(self, count: int, seed: int | None) -> list[Row]:
         """Return rows spread over the order of insertion."""
-        return sampled(self, count, seed)
+        if seed is None:
+            return sampled(self, count, seed)
+        drawn = self.points.first_after(sample_places(self.last_place(), count, seed))
+        found = {stored.point: stored.row for stored in map(self._read, drawn)}
+        return list(found.values())
 
     def versions(self, ids: Sequence[str]) -> dict[str, Version]:
         """Return the versions of those ids that exist; their keys are points."""
