@@ -130,7 +130,7 @@ class Points(Protocol):
         """Return the highest position in the order of insertion; 0 if the store has no points."""
         ...
 
-    def first_after(self, positions: Sequence[int]) -> list[Point]:
+    def first_after(self, positions: Sequence[int]) -> Sequence[Point]:
         """Return the first point after each position, where there is one."""
         ...
 
