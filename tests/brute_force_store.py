@@ -134,7 +134,7 @@ class BruteForceStore(Store, StoreState):
     ) -> int:
         raise NotImplementedError
 
-    def activate(self, generation: int, *, last: Completion | None = None) -> None:
+    def activate(self, generation: int, *, last: Completion | None = None) -> int:
         raise NotImplementedError
 
     def drop(self, generation: int) -> None:

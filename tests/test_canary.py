@@ -150,6 +150,36 @@ def test_a_run_ends_although_more_comes_in_all_the_time(papers: Collection, monk
     assert damages(papers) == []
 
 
+def test_vectors_of_an_activation_that_is_repeated_count_once(papers: Collection, monkeypatch: pytest.MonkeyPatch):
+    """As where PostgreSQL undoes a transaction, and asks for it again."""
+    store, undone = papers.store, list[int]()
+    write = store._engine.write
+
+    def undo(work: Any) -> Any:
+        def failing(session: Any) -> None:
+            work(session)
+            raise InterruptedError
+
+        if session_activates(work) and not undone:
+            undone.append(1)
+            with pytest.raises(InterruptedError):
+                write(failing)
+        return write(work)
+
+    def last(now: Progress) -> None:
+        if now.done == 30 and papers.count() == 30:
+            papers.add(["river", "money"])
+
+    monkeypatch.setattr(store._engine, "write", undo)
+    report = move(papers, on_progress=last)
+    assert undone
+    assert (report.documents, report.embedded) == (32, 32)
+
+
+def session_activates(work: Any) -> bool:
+    return work.__qualname__.startswith("StoreCalls.activate")
+
+
 def test_a_run_ends_although_more_comes_in_than_it_can_embed(papers: Collection, monkeypatch: pytest.MonkeyPatch):
     numbers, store = itertools.count(), papers.store
     real = store.add_to_generation

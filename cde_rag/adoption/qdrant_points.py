@@ -7,7 +7,6 @@ has lost it, and is found again among those without our vector.
 """
 
 import itertools
-import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
@@ -26,14 +25,13 @@ from cde_rag.stores.qdrant.manifest import is_store, load
 from cde_rag.stores.qdrant.search import given_vectors
 from cde_rag.stores.qdrant.store import QdrantStore
 from cde_rag.stores.qdrant.tables import MARK, in_requests, json_bytes, native, natives
-from cde_rag.stores.qdrant_base.manifest import PointsManifest, vector_name
+from cde_rag.stores.qdrant_base.manifest import PointsManifest, full_name, vector_name
 from cde_rag.stores.qdrant_base.payload import ID, OURS, metadata_payload, record_payload, vector_payload
 from cde_rag.stores.qdrant_base.points import NewPoint
 from cde_rag.stores.qdrant_base.words import named_weights
 
 _PAGE: Final = 512  # points read at once
 _NAMED: Final = 20  # collections in a message
-_VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
 _COPY: Final = "Or copy the texts into a collection of their own; cde_rag.adoption.qdrant.foreign_records reads them."
 _THEIRS: Final = models.Filter(must_not=[tables.OURS])  # points that are no records of ours
 
@@ -264,7 +262,7 @@ def release_points(client: QdrantClient, collection: str) -> None:
     elif METADATA not in (metadata_of(client, collection) or {}):
         raise StoreError(f"{collection}: expected a collection that was adopted, found none of ours. Nothing to do.")
     for name in index.vector_params(client, collection):
-        if _VECTOR.fullmatch(name):
+        if full_name(name) == name:
             _forget_keys(client, collection, [name])
             delete_context(client, collection, name.removeprefix(vector_name("")))
             index.delete_vectors(client, collection, name)  # last, since the name is what is found again

@@ -102,14 +102,14 @@ def complete(
                     on_progress(Progress(done, max(total, done), time.monotonic() - started, before))
             check()
             try:
-                store.activate(number, last=embedding.embed_last)
+                embedded += store.activate(number, last=embedding.embed)
                 break
             except StoreError:
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
                     raise  # also where it is active, and only the answer was lost
                 missing = 1  # rows are written before the next try, so that an error of writing is raised there
-        note({"documents": embedded + embedding.last_rows})
-        return embedded + embedding.last_rows
+        note({"documents": embedded})
+        return embedded
 
 
 def report(store: Store, embedded: int, started: float) -> Recontextualization:
@@ -120,17 +120,12 @@ def report(store: Store, embedded: int, started: float) -> Recontextualization:
 
 
 class _RowEmbedder:
-    """Embeds rows in the space of a generation.
-
-    Attributes:
-        last_rows: Number of rows that were embedded while writers waited.
-    """
+    """Embeds rows in the space of a generation."""
 
     def __init__(self, store: Store, embedder: Embedder, parent_key: str | None) -> None:
         self._store = store
         self._embedder = embedder
         self._parent_key = parent_key
-        self.last_rows = 0
 
     def embed(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Return digests and vectors of rows."""
@@ -138,11 +133,6 @@ class _RowEmbedder:
         texts = [embedded_text(row.record) for row in rows]
         embedded = self._embedder.embed_passages(texts, [passage.siblings for passage in passages])
         return [passage.digest for passage in passages], embedded.vectors
-
-    def embed_last(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
-        """Return digests and vectors of the last rows, for `Store.activate`, and count them."""
-        self.last_rows += len(rows)
-        return self.embed(rows)
 
 
 def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> Iterator[int]:

@@ -6,12 +6,12 @@ search compares a query with every vector, which is exact and takes time in prop
 an index overrides `nearest`, and gets a vector from its bytes by `read_vector`. `count`, `sample` and `count_vectors`
 read all rows, too. Long because each call says what a guest's engine may rely on.
 
-blobs      name → bytes: the manifest, and a Context for each generation
+blobs      name → bytes: the manifest, and for each generation a Context and its checksum
 records    id → bytes: title, text and metadata, in order of insertion
 vectors    generation, id → the digest and the bytes of a vector
 
-Names that a subclass adds must not be those of the base class, whose private names are `_put`, `_all`, `_placed` and
-`_matching` in a session, and `_place` and `_opened` in an engine.
+Names that a subclass adds must not be those of the base class, whose private names are `_put`, `_put_context`, `_all`,
+`_placed` and `_matching` in a session, and `_place` and `_opened` in an engine.
 """
 
 import json
@@ -154,8 +154,11 @@ class ExactSession(ABC):
 
     def context(self, generation: int) -> bytes:
         """Return the bytes of a generation's Context."""
-        if (data := self.blob(f"context-{generation}")) is None:
-            raise StoreFormatError(f"Expected the context of generation {generation}, found none. Restore a copy.")
+        data, written = self.blob(f"context-{generation}"), self.blob(f"checksum-{generation}")
+        if data is None or written not in (None, checksum_of(data)):  # older versions wrote no checksum
+            found = "none" if data is None else "other bytes"
+            wanted = f"the context of generation {generation} as it was written"
+            raise StoreFormatError(f"Expected {wanted}, found {found}. Restore a copy.")
         return data
 
     def get(self, ids: Sequence[str]) -> dict[str, Row]:
@@ -301,7 +304,7 @@ class ExactSession(ABC):
         manifest, number = self.manifest, self.manifest.last + 1
         states = (*manifest.generations, GenerationRow(number, fingerprint))
         self._put(replace(manifest, last=number, generations=states))
-        self.put_blob(f"context-{number}", context)
+        self._put_context(number, context)
         return number
 
     def activate(self, generation: int) -> None:
@@ -314,10 +317,14 @@ class ExactSession(ABC):
         states = tuple(state for state in manifest.generations if state.number != generation)
         self._put(replace(manifest, generations=states))
         self.delete_vector_rows(generation)
-        self.put_blob(f"context-{generation}", None)
+        self._put_context(generation, None)
 
     def _put(self, manifest: TableManifest) -> None:
         self.put_blob(_MANIFEST, manifest.to_bytes())
+
+    def _put_context(self, generation: int, context: bytes | None) -> None:
+        self.put_blob(f"context-{generation}", context)
+        self.put_blob(f"checksum-{generation}", None if context is None else checksum_of(context))
 
     def _all(self) -> list[RecordRow]:
         return self.records_after(0, MOST_ROWS)
@@ -396,6 +403,7 @@ class ExactEngine(ABC):
             manifest = TableManifest(dim, 1, 1, (GenerationRow(1, fingerprint),), dict(settings))
             session.put_blob(_MANIFEST, manifest.to_bytes())
             session.put_blob("context-1", context)
+            session.put_blob("checksum-1", checksum_of(context))
 
     def read(self, work: Callable[[Session], Result], *, once: bool = False) -> Result:  # noqa: ARG002
         """Call a function with one state of the store."""
@@ -408,13 +416,14 @@ class ExactEngine(ABC):
             return work(session)
 
     def verify(self) -> list[Damage]:
-        """Compare every record and vector with its checksum."""
+        """Compare every Context, record and vector with its checksum."""
         damages: list[Damage] = []
         with self._opened("read") as session:
             manifest, stored = session.manifest, session.records_after(0, MOST_ROWS)
             for one in stored:
                 damages += _damage(one.id, partial(read_record, one))
             for number, _ in manifest.generations:
+                damages += _damage(f"context of generation {number}", partial(session.context, number))
                 held = session.vector_rows(number)
                 for id_, vector in held.items():
                     damages += _damage(f"{id_}, generation {number}", partial(read_vector, vector, id_))

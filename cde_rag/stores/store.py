@@ -45,7 +45,7 @@ class Store(StoreCalls):
         Args:
             work: Reads alone; it may be called again with a later state.
         """
-        return self._read(lambda session: work(StoreState(session, self._leased)))
+        return self._read(lambda session: self._with_state(session, work))
 
     def write(self, work: Callable[[StoreState], Result]) -> Result:
         """Call a function with one state of the store, and commit its writes in one transaction.
@@ -55,7 +55,7 @@ class Store(StoreCalls):
         Args:
             work: Reads and writes; it may be called again after its writes were undone.
         """
-        return self._write(lambda session: work(StoreState(session, self._leased)))
+        return self._write(lambda session: self._with_state(session, work))
 
     @contextmanager
     def lease(self) -> Generator[None, None, None]:
@@ -82,6 +82,13 @@ class Store(StoreCalls):
 
     def __str__(self) -> str:
         return str(self._engine)  # in errors
+
+    def _with_state(self, session: Session, work: Callable[[StoreState], Result]) -> Result:
+        state = StoreState(session, self._leased)
+        try:
+            return work(state)
+        finally:
+            state.end()
 
     def _read(self, work: Callable[[Session], Result], *, once: bool = False) -> Result:
         return self._engine.read(work, once=once)

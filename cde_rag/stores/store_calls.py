@@ -297,7 +297,7 @@ class StoreCalls(ProcessBound):
         check_once(rows)
         return self._write(lambda session: self._fill(session, generation, rows, digests, vectors))
 
-    def activate(self, generation: int, *, last: Completion | None = None) -> None:
+    def activate(self, generation: int, *, last: Completion | None = None) -> int:
         """Activate a generation.
 
         Args:
@@ -305,23 +305,27 @@ class StoreCalls(ProcessBound):
             last: Called while other writers wait, to embed any rows still missing a vector; readers are not blocked.
                 Without it there must be none. (On a Qdrant server other processes are not locked out.)
 
+        Returns:
+            Number of vectors that `last` made and that were written.
+
         Raises:
             StoreError: A vector of some row is missing, or the generation is active or does not exist.
         """
 
-        def write(session: Session) -> None:
+        def write(session: Session) -> int:
             self._own(session, generation)
-            after: str | None = None
+            after, made = None, 0
             while last is not None and (rows := session.lacking(generation, after=after, limit=_FILLED_AT_ONCE)):
-                self._fill(session, generation, rows, *last(rows))
+                made += self._fill(session, generation, rows, *last(rows))
                 after = rows[-1].record.id
-            count, there = session.count(None), session.count_vectors(generation)
-            if count != there:
-                hint = "Add the others with add_to_generation."
+            if missing := session.lacking(generation, after=None, limit=1):  # counts may hide one behind a stray vector
+                count, there = session.count(None), session.count_vectors(generation)
+                hint = f"Record {missing[0].record.id!a:.80} lacks one. Add the others with add_to_generation."
                 raise StoreError(f"Expected a vector for each of {count} records, found {there}. {hint}")
             session.activate(generation)
+            return made
 
-        self._write(write)
+        return self._write(write)
 
     def drop(self, generation: int) -> None:
         """Remove a generation and its vectors.
@@ -358,7 +362,7 @@ class StoreCalls(ProcessBound):
 
 
 class StoreState(StoreCalls):
-    """One state of a store, inside `Store.read` or `Store.write`; not to be used after it.
+    """One state of a store, inside `Store.read` or `Store.write`; after it every call raises `StoreError`.
 
     Args:
         session: Session of the engine.
@@ -366,8 +370,19 @@ class StoreState(StoreCalls):
     """
 
     def __init__(self, session: Session, leased: LeasedGenerations) -> None:
-        self._session = session
+        self._opened: Session | None = session
         self._leased = leased
+
+    def end(self) -> None:
+        """Refuse further calls; the session's connection may be in use elsewhere, in another state of the store."""
+        self._opened = None
+
+    @property
+    def _session(self) -> Session:
+        if self._opened is None:
+            hint = "Read its results inside, for instance as list(state.scroll())."
+            raise StoreError(f"This state of the store ended with the read or write that it was given to. {hint}")
+        return self._opened
 
     def _read(self, work: Callable[[Session], Result], *, once: bool = False) -> Result:  # noqa: ARG002
         return work(self._session)

@@ -343,6 +343,22 @@ class StoreContract(TextContract):
             found = store.scroll(where=where, page=4)
             assert [row.record.id for row in found] == [str(number) for number in expected]
 
+    @pytest.mark.parametrize("call", ["read", "write"])
+    def test_a_state_ends_with_the_call_that_it_was_given_to(self, store: Store, call: str) -> None:
+        """Not that it answers from a connection that is somebody else's by then, or with another state."""
+        store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+        state, rows = getattr(store, call)(lambda state: (state, state.scroll()))
+        for late in (
+            lambda: list(rows),
+            state.count,
+            lambda: state.delete(["a"]),
+            lambda: state.nearest(EXACT[:1], 1, fingerprint=SPACE),
+            lambda: state.matching(["text"], 1),
+        ):
+            with pytest.raises(StoreError, match=r"This state of the store ended .* list\(state\.scroll\(\)\)"):
+                late()
+        assert store.count() == 1
+
     def test_a_sample_comes_from_all_quarters(self, store: Store) -> None:
         assert store.sample(5) == []
         store.add([row(str(number)) for number in range(200)], units(200), fingerprint=SPACE)

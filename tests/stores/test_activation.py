@@ -52,12 +52,12 @@ def test_the_last_vectors_come_with_the_activation(store: Store) -> None:
 
     with pytest.raises(StoreError, match="3 records, found 1"):
         store.activate(2)
-    store.activate(2, last=last)
+    assert store.activate(2, last=last) == 2
     assert asked == [["b", "c"]]
     assert_hits(store, ROWS, EXACT[3:6], EXACT[4], 3, fingerprint=OTHER)
     assert [row.digest for row in store.scroll()] == ["1", "digest 1", "digest 2"]
     assert store.verify() == []
-    store.activate(1, last=last)
+    assert store.activate(1, last=last) == 0
     assert len(asked) == 1
 
 

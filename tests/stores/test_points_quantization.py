@@ -28,7 +28,6 @@ from cde_rag.stores.quantization import prefix_dims, prefixes
 
 MEMORY = Path("/dev/shm")
 PREFIX = "prefix-2"
-SHORT = prefix_name(vector_name(SPACE), 2)
 
 
 @pytest.fixture
@@ -181,11 +180,12 @@ def test_a_changed_or_missing_prefix_is_found(client: QdrantClient) -> None:
     store = created(lambda: QdrantStore(client, "papers", quantization=PREFIX))
     store.add([row("a")], EXACT[:1], fingerprint=SPACE)
     assert store.verify() == []
-    client.update_vectors("papers", [models.PointVectors(id=point_id("a"), vector={SHORT: [0.0, 1.0]})])
+    short = prefix_name(newest(client), 2)
+    client.update_vectors("papers", [models.PointVectors(id=point_id("a"), vector={short: [0.0, 1.0]})])
     assert [damage.found for damage in store.verify()] == ["Expected the prefix of its vector, found another."]
-    client.delete_vectors("papers", [SHORT], [point_id("a")])
+    client.delete_vectors("papers", [short], [point_id("a")])
     assert [damage.found for damage in store.verify()] == ["Expected the prefix of its vector, found none."]
-    client.delete_vector_name("papers", SHORT)
+    client.delete_vector_name("papers", short)
     assert "2 dimensions, found None" in store.verify()[0].found
 
 
@@ -281,7 +281,7 @@ def on_server(client: QdrantClient, **asked: Any) -> QdrantStore:
 def test_codes_are_asked_for_in_every_generation(client: QdrantClient, server: list[Any]) -> None:
     store = created(lambda: on_server(client, quantization="int8", hnsw=Hnsw(m=24, ef_construct=200, ef=300)))
     ((name, params),) = server
-    assert name == vector_name(SPACE)
+    assert name == newest(client)
     assert (params.hnsw_config.m, params.hnsw_config.ef_construct) == (24, 200)
     assert params.quantization_config.scalar.type == models.ScalarType.INT8
     del server[:]
@@ -302,7 +302,8 @@ def test_codes_are_asked_for_in_every_generation(client: QdrantClient, server: l
 def test_a_graph_of_prefixes_and_none_of_whole_vectors(client: QdrantClient, server: list[Any]) -> None:
     store = created(lambda: on_server(client, quantization=PREFIX, hnsw=Hnsw(m=24)))
     asked = {name: (params.size, params.hnsw_config.m) for name, params in server}
-    assert asked == {vector_name(SPACE): (DIM, 0), SHORT: (2, 24)}
+    short = prefix_name(newest(client), 2)
+    assert asked == {newest(client): (DIM, 0), short: (2, 24)}
     del server[:]
     on_server(client).create_generation(fingerprint=OTHER, context=b"other")
     diffs = {name: diff.hnsw_config.m for name, diff in server}
@@ -311,7 +312,7 @@ def test_a_graph_of_prefixes_and_none_of_whole_vectors(client: QdrantClient, ser
     store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
     assert_hits(store, [row("a"), row("b")], EXACT[:2], EXACT[0], 2, fingerprint=SPACE, where={"not": {"year": 1}})
     (walked,) = server
-    assert (walked.prefetch.using, walked.prefetch.query) == (SHORT, [1.0, 0.0])
+    assert (walked.prefetch.using, walked.prefetch.query) == (short, [1.0, 0.0])
     assert walked.prefetch.limit >= 4 * walked.limit
     assert walked.prefetch.filter == walked.filter is not None
 

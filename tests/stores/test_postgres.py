@@ -757,6 +757,20 @@ def test_a_run_that_lost_its_lease_cannot_activate(postgres: str):
     assert other.manifest().generation == number
 
 
+def test_a_vector_of_nobody_hides_none_that_is_missing(postgres: str):
+    store = created(functools.partial(PgVectorStore, postgres, name()))
+    store.add([row("a"), row("b"), row("c")], EXACT[:3], fingerprint=SPACE)
+    number = store.create_generation(fingerprint="b2" * 32, context=b"two")
+    store.add_to_generation(number, store.get(["a", "b"]), ["", ""], EXACT[:2])
+    with psycopg.connect(postgres) as connection:
+        connection.execute(f"DELETE FROM {PgNames(store.name, 'public').records} WHERE place = 2")
+    with pytest.raises(StoreError, match=r"2 records, found 2\. Record 'c' lacks one"):
+        store.activate(number)
+    store.add_to_generation(number, store.lacking(number), [""], EXACT[2:3])
+    store.activate(number)
+    assert store.manifest().generation == number
+
+
 def searching(address: str, found: Any) -> None:
     """A process that searches until it is killed, and puts what it finds amiss."""
     store = PgVectorStore.at_address(address)

@@ -245,10 +245,14 @@ def test_a_foreign_collection_with_points_is_left_alone(client: QdrantClient) ->
     client.upsert("papers", [models.PointStruct(id=2, vector=[0.0, 1.0])])  # as its application does
 
 
+def active(client: QdrantClient) -> str:
+    """Name of the vectors of the active generation."""
+    return load(client, "papers").serving.vector
+
+
 def test_points_with_our_vectors_and_no_record_are_passed_over(client: QdrantClient, store: Store) -> None:
     theirs = [
-        models.PointStruct(id=number, vector={vector_name(SPACE): EXACT[0].tolist()}, payload={})
-        for number in range(99)
+        models.PointStruct(id=number, vector={active(client): EXACT[0].tolist()}, payload={}) for number in range(99)
     ]
     client.upsert("papers", theirs)
     store.add([row("a")], EXACT[1:2], fingerprint=SPACE)
@@ -305,8 +309,8 @@ DAMAGE: dict[str, dict[str, Any]] = {
     "metadata that is no JSON": {"metadata": "{"},
     "id": {"cde_id": "b"},
     "order": {"cde_order": 7},
-    "digest": {vector_name(SPACE): {"digest": "x", "checksum": "y"}},
-    "no digest": {vector_name(SPACE): None},
+    "digest": {"active": {"digest": "x", "checksum": "y"}},
+    "no digest": {"active": None},
 }
 
 
@@ -315,7 +319,8 @@ def test_a_changed_payload_is_found_when_it_is_returned(
     client: QdrantClient, store: Store, payload: dict[str, Any]
 ) -> None:
     store.add([row("a", year=2)], EXACT[:1], fingerprint=SPACE)
-    client.set_payload("papers", payload, [point_id("a")])
+    named = {active(client) if key == "active" else key: value for key, value in payload.items()}
+    client.set_payload("papers", named, [point_id("a")])
     assert store.verify() != []
     with pytest.raises(StoreFormatError):
         store.search(EXACT[:1], 1, fingerprint=SPACE)
@@ -332,9 +337,7 @@ def test_a_record_that_filters_or_paging_would_miss_is_found(
 
 def test_a_changed_vector_is_found(client: QdrantClient, store: Store) -> None:
     store.add([row("a")], EXACT[:1], fingerprint=SPACE)
-    client.update_vectors(
-        "papers", [models.PointVectors(id=point_id("a"), vector={vector_name(SPACE): [0, 0, 0, 1.0]})]
-    )
+    client.update_vectors("papers", [models.PointVectors(id=point_id("a"), vector={active(client): [0, 0, 0, 1.0]})])
     for call in (
         lambda: store.search(EXACT[3:4], 1, fingerprint=SPACE),
         lambda: store.vectors(["a"], fingerprint=SPACE),
@@ -342,7 +345,7 @@ def test_a_changed_vector_is_found(client: QdrantClient, store: Store) -> None:
         with pytest.raises(StoreFormatError, match="'a'"):
             call()
     assert len(store.verify()) == 1
-    client.delete_vectors("papers", [vector_name(SPACE)], [point_id("a")])
+    client.delete_vectors("papers", [active(client)], [point_id("a")])
     assert "found none" in store.verify()[0].found
 
 
@@ -412,8 +415,9 @@ def test_no_two_runs_name_vectors_or_a_context_alike(client: QdrantClient, store
     write_context(client, "papers", b"not two", fingerprint=OTHER)
     delete_context(client, "papers", OTHER)
     client.delete_payload("papers", [vector_name(OTHER)], models.Filter())
-    vectors = client.get_collection("papers").config.params.vectors
-    assert [name.removeprefix(vector_name(OTHER))[:1] for name in vectors if name != vector_name(SPACE)] == ["_"]
+    names = [state.vector for state in load(client, "papers").generations]
+    assert list(client.get_collection("papers").config.params.vectors) == names
+    assert [name[:-8] for name in names] == [f"{vector_name(fingerprint)}_" for fingerprint in (SPACE, OTHER)]
     assert store.context() == read_context(client, "papers") == read_context(client, "papers", OTHER) == b"two"
     assert store.verify() == []
     assert store.search(EXACT[5:6], 1, fingerprint=OTHER)[0][0].id == "a"

@@ -336,6 +336,34 @@ def test_threads_see_an_activation_at_one_instant(scratch: Path) -> None:
     assert store.verify() == []
 
 
+@pytest.mark.parametrize("call", ["create_generation", "drop", "index_texts"])
+def test_records_are_written_while_a_change_of_generations_waits_for_an_index(tmp_path: Path, call: str) -> None:
+    """Which takes minutes to be built."""
+    store = created(opener(tmp_path / "papers"))
+    store.create_generation(fingerprint=OTHER, context=b"other")
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    change = {
+        "create_generation": lambda: store.create_generation(fingerprint="c3" * 32, context=b"third"),
+        "drop": lambda: store.drop(2),
+        "index_texts": store.index_texts,
+    }[call]
+    with store._engine.handle.shaping:  # as while an index is built
+        changing = threading.Thread(target=change, daemon=True)
+        changing.start()
+        changing.join(0.2)
+        writing = threading.Thread(target=lambda: store.add([row("b")], EXACT[1:2], fingerprint=SPACE), daemon=True)
+        writing.start()
+        writing.join(20)
+        assert changing.is_alive()
+        assert not writing.is_alive()
+        assert store.update_metadata({"b": {"year": 1}}) is None
+    changing.join(20)
+    assert not changing.is_alive()
+    assert len(store.generations()) == {"create_generation": 3, "drop": 1, "index_texts": 2}[call]
+    assert [row.record.metadata for row in store.scroll()] == [{}, {"year": 1}]
+    assert store.verify() == []
+
+
 def test_a_thread_reads_while_another_replaces_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest of this process itself is never taken for a store that was put in its place."""
     store = created(opener(tmp_path / "papers"))

@@ -1,14 +1,18 @@
 """Requests of sessions on Qdrant, and collections whose name comes to mean another store."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from contract import EXACT, OTHER, SPACE, created, row
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.records import Row
+from cde_rag.stores.qdrant import QdrantStore, generations, index
+from cde_rag.stores.qdrant.manifest import load
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreState
@@ -82,6 +86,19 @@ def test_a_search_takes_two_requests(client: QdrantClient, store: Store) -> None
     assert requests_of(client, search) == ["retrieve", "query_batch_points"]
 
 
+def test_a_drawn_sample_takes_few_requests(client: QdrantClient, store: Store) -> None:
+    """While it is read, the writers of the process wait, and whoever reads after them."""
+    store.add([row(f"{number:03}") for number in range(150)], EXACT[[0] * 150], fingerprint=SPACE)
+    store.delete(["a", "b", "c"])
+    samples: list[list[Row]] = []
+    asked = requests_of(client, lambda: samples.append(store.sample(120, seed=1)))
+    assert asked == ["retrieve", "scroll", "query_batch_points", "query_batch_points"]
+    ids = [one.record.id for one in samples[0]]
+    assert ids == sorted(set(ids))
+    assert 110 <= len(ids) <= 120
+    assert store.get(ids) == samples[0]
+
+
 def test_a_hybrid_search_reads_records_for_its_results_only(client: QdrantClient, store: Store) -> None:
     answers: list[Any] = []
     query = client.query_batch_points
@@ -103,8 +120,7 @@ def test_a_hybrid_search_reads_records_for_its_results_only(client: QdrantClient
 def test_a_record_that_changes_between_search_and_reading_is_searched_again(
     client: QdrantClient, store: Store, change: str
 ) -> None:
-    other, tries = QdrantStore(client, "papers"), list[int]()
-    other._engine.lock = ReadWriteLock()  # another process has others
+    other, tries = elsewhere(client), list[int]()
 
     def search(state: StoreState) -> Any:
         (near,) = state.nearest(EXACT[:1], 1, fingerprint=SPACE)
@@ -192,8 +208,7 @@ def test_a_collection_that_is_replaced_by_an_alias_of_its_name(
 
 
 def test_settings_that_two_processes_change_at_once_are_both_kept(client: QdrantClient, store: Store) -> None:
-    other, retrieve, done = QdrantStore(client, "papers"), client.retrieve, list[int]()
-    other._engine.lock = ReadWriteLock()  # another process has others
+    other, retrieve, done = elsewhere(client), client.retrieve, list[int]()
 
     def followed(*args: Any, **more: Any) -> Any:
         found = retrieve(*args, **more)
@@ -205,3 +220,121 @@ def test_settings_that_two_processes_change_at_once_are_both_kept(client: Qdrant
     client.retrieve = followed
     store.update_settings({"b": 2})
     assert {"a": 1, "b": 2}.items() <= store.manifest().settings.items()
+
+
+def elsewhere(client: QdrantClient) -> QdrantStore:
+    """The store as another process has it, with locks of its own."""
+    store = QdrantStore(client, "papers")
+    store._engine.lock = ReadWriteLock()
+    return store
+
+
+@pytest.mark.parametrize("run", [None, ""])
+def test_what_is_written_under_a_name_has_the_vectors_of_its_collection(
+    client: QdrantClient, monkeypatch: pytest.MonkeyPatch, run: str | None
+) -> None:
+    """Of the same records and the same space, but with prefixes, beside the manifest of the one that is gone."""
+    if run is not None:
+        monkeypatch.setattr(generations, "new_run", lambda: run)  # as versions before did for the first generation
+    old = created(lambda: QdrantStore(client, "papers"))
+    old.add(ROWS, EXACT[:3], fingerprint=SPACE)
+    new = created(lambda: QdrantStore(client, "papers 2", quantization="prefix-2"))
+    new.add(ROWS, EXACT[:3], fingerprint=SPACE)
+    client.delete_collection("papers")
+    made = models.CreateAlias(collection_name="papers 2", alias_name="papers")
+    client.update_collection_aliases([models.CreateAliasOperation(create_alias=made)])
+    old.add([row("d")], EXACT[3:4], fingerprint=SPACE)
+    assert new.verify() == []
+    for change in (lambda: old.add([row("e")], EXACT[4:5], fingerprint=SPACE), lambda: old.get(["a"])):
+        old._engine._has_own_name = True  # as in a process that made no call in between
+        change()
+        assert new.verify() == []
+    old._engine._has_own_name = True
+    assert old.read(lambda state: (state.get(["a"]), state._session.manifest.prefix))[1] == 2
+    assert [hit.id for hit in old.search(EXACT[3:4], 1, fingerprint=SPACE)[0]] == ["d"]
+
+
+def test_a_store_of_before_takes_one_request_more_to_be_searched(
+    client: QdrantClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generations, "new_run", lambda: "")
+    store = created(lambda: QdrantStore(client, "papers"))
+    store.add(ROWS, EXACT[:3], fingerprint=SPACE)
+    asked = requests_of(client, lambda: store.search(EXACT[:1], 2, fingerprint=SPACE))
+    assert asked == ["retrieve", "query_batch_points", "get_collection"]
+
+
+def test_an_interrupted_creation_is_completed_with_the_vectors_that_it_made(client: QdrantClient) -> None:
+    upsert = client.upsert
+    client.upsert = mock.Mock(side_effect=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        created(lambda: QdrantStore(client, "papers"))
+    client.upsert = upsert
+    store = created(lambda: QdrantStore(client, "papers"))
+    assert set(client.get_collection("papers").config.params.vectors) == {load(client, "papers").serving.vector}
+    store.add(ROWS, EXACT[:3], fingerprint=SPACE)
+    assert store.verify() == []
+
+
+def test_a_new_text_loses_its_vector_in_a_generation_that_another_process_began_meanwhile(
+    client: QdrantClient, store: Store
+) -> None:
+    other = elsewhere(client)
+
+    def write(state: StoreState) -> None:
+        assert len(state.get(["a"])) == 1
+        number = other.create_generation(fingerprint=OTHER, context=b"")
+        assert other.add_to_generation(number, other.lacking(number), ["", "", ""], EXACT[5:8]) == 3
+        state.add([row("a", "new", **SIBLINGS)], EXACT[4:5], fingerprint=SPACE)
+
+    store.write(write)
+    assert [one.record.id for one in other.lacking(2)] == ["a"]
+    with pytest.raises(StoreError, match="'a'"):
+        other.activate(2)
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("call", ["activate", "drop", "create_generation"])
+def test_settings_that_another_process_changes_meanwhile_stop_no_run(
+    client: QdrantClient, store: Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    other, numbers = elsewhere(client), itertools.count()
+
+    def change() -> None:
+        other.update_settings({"number": next(numbers)})
+
+    def last(rows: list[Row]) -> tuple[list[str], Any]:
+        change()
+        return ["" for _ in rows], EXACT[: len(rows)]
+
+    def preceded(real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **more: (change(), real(*given, **more))[1]
+
+    with store.lease():
+        number = store.create_generation(fingerprint=OTHER, context=b"two")
+        match call:
+            case "activate":
+                store.activate(number, last=last)
+                assert store.manifest().generation == number
+            case "drop":
+                monkeypatch.setattr(index, "delete_vectors", preceded(index.delete_vectors))
+                store.drop(number)
+                assert len(store.generations()) == 1
+            case _:
+                monkeypatch.setattr(generations, "write_context", preceded(generations.write_context))
+                assert store.create_generation(fingerprint="c3" * 32, context=b"three") == 3
+    assert store.manifest().settings["number"] == 0
+    assert store.verify() == []
+
+
+def test_another_run_that_took_the_lease_stops_one(client: QdrantClient, store: Store) -> None:
+    other = elsewhere(client)
+    number = store.create_generation(fingerprint=OTHER, context=b"two")
+
+    def last(rows: list[Row]) -> tuple[list[str], Any]:
+        with other.lease():
+            return ["" for _ in rows], EXACT[: len(rows)]
+
+    with pytest.raises(StoreError, match="another run"):
+        store.activate(number, last=last)
+    assert store.manifest().generation == 1

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from word_scores import table_scores
 
 from cde_rag.cli import app
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores import kinds
 from cde_rag.stores.store import Store
 
@@ -54,6 +54,53 @@ def test_bytes_that_changed_are_found(tmp_path: Path):
         with SqliteEngine(tmp_path / "papers").session("write") as session:
             session.connection.execute(f"UPDATE {table} SET data = CAST(data || x'00' AS BLOB) WHERE id = ?", [id_])
     assert [damage.where for damage in store.verify()] == ["a", "b, generation 1"]
+
+
+def changed(tmp_path: Path, sql: str) -> None:
+    with SqliteEngine(tmp_path / "papers").session("write") as session:
+        session.connection.execute(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE blobs SET data = CAST('other' AS BLOB) WHERE name = 'context-2'",
+        "DELETE FROM blobs WHERE name = 'context-2'",
+        "UPDATE blobs SET data = CAST('other' AS BLOB) WHERE name = 'checksum-2'",
+    ],
+)
+def test_a_context_that_changed_is_found(tmp_path: Path, sql: str):
+    store = created(lambda: SqliteStore(tmp_path / "papers"))
+    store.create_generation(fingerprint=OTHER, context=b"two")
+    assert store.verify() == []
+    changed(tmp_path, sql)
+    with pytest.raises(StoreFormatError, match="the context of generation 2 as it was written"):
+        store.context(2)
+    assert [damage.where for damage in store.verify()] == ["context of generation 2"]
+    assert store.context() == store.context(1)
+    store.drop(2)
+    assert store.verify() == []
+
+
+def test_a_context_of_a_version_without_checksums_is_read(tmp_path: Path):
+    store = created(lambda: SqliteStore(tmp_path / "papers"))
+    before = store.context()
+    changed(tmp_path, "DELETE FROM blobs WHERE name = 'checksum-1'")
+    assert store.context() == before
+    assert store.verify() == []
+
+
+def test_a_vector_of_nobody_hides_none_that_is_missing(tmp_path: Path):
+    store = created(lambda: SqliteStore(tmp_path / "papers"))
+    store.add([row("a"), row("b"), row("c")], EXACT[:3], fingerprint=SPACE)
+    number = store.create_generation(fingerprint=OTHER, context=b"two")
+    store.add_to_generation(number, store.get(["a", "b"]), ["", ""], EXACT[:2])
+    changed(tmp_path, "DELETE FROM records WHERE id = 'b'")
+    with pytest.raises(StoreError, match=r"2 records, found 2\. Record 'c' lacks one"):
+        store.activate(number)
+    store.add_to_generation(number, store.lacking(number), [""], EXACT[2:3])
+    store.activate(number)
+    assert [hit.id for hit in store.search(EXACT[2:3], 2, fingerprint=OTHER)[0]] == ["c", "a"]
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """A collection of Qdrant, on a server (1.18 or newer) or in the client's local mode.
 
     papers                    a point for each record; qdrant_base/payload.py says what is in its payload
-        cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given; later ones
-                              have the token of their run after the fingerprint;
-                              with `quantization="prefix-128"` also its first dimensions, as cde_<fingerprint>_128
+        cde_<fingerprint>_<token>
+                              a named vector for each generation, compared by dot product, as it was given; older
+                              versions gave that of the first generation no token;
+                              with `quantization="prefix-128"` also its first dimensions, as cde_…_128
         cde_words             a sparse vector with the modifier IDF: the record's words; see qdrant_base/words.py
         metadata              {"cde": …}: where the manifest is
     papers__cde_contexts      the manifest, a point with a version: settings, generations and which is active, with a

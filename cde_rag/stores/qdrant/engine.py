@@ -1,6 +1,5 @@
 """Engine of a collection of Qdrant; see the package's docstring."""
 
-import re
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,13 +21,13 @@ from cde_rag.stores.qdrant.manifest import ChangedMeanwhileError, find, home_of,
 from cde_rag.stores.qdrant.tables import ClientPoints
 from cde_rag.stores.qdrant.verify import find_damage
 from cde_rag.stores.qdrant_base.locks import hold_lease
-from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest, vector_name
+from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest, full_name, vector_name
+from cde_rag.stores.qdrant_base.selection import no
 from cde_rag.stores.qdrant_base.session import GoneError, PointSession
 
 LOCAL_POINTS: Final = 2000  # more than these are slow in a local folder, which commits each point
 _TRIES: Final = 8  # to read or to change what another process changes meanwhile
 _DEFAULT: Final = QdrantIndexConfig(None, None, None)
-_VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
 
 
 class QdrantSession(PointSession):
@@ -57,11 +56,12 @@ class QdrantSession(PointSession):
         """True if the manifest is that of the collection whose points were read.
 
         All records of a collection note a vector in its active generation, and in no generation that its manifest does
-        not name. So the last record that was read tells whether the name still is that of the same collection.
+        not name. So the last record that was read tells whether the name still is that of the same collection, if no
+        other has a generation of that key.
         """
-        if self._is_sure or self._points.last_read is None:
+        if self._is_sure or self._points.last_read is None or not self._manifest.serving.run:
             return self._is_sure
-        noted = {key for key in self._points.last_read if _VECTOR.fullmatch(key)}
+        noted = {key for key in self._points.last_read if full_name(key) == key}
         known = {state.vector for state in self._manifest.generations} | set(map(vector_name, self._manifest.leftover))
         return self._manifest.serving.vector in noted and noted <= known
 
@@ -85,10 +85,11 @@ class QdrantSession(PointSession):
     ) -> None:
         """Upsert records as points with their vectors; warns of large collections in a local folder."""
         written = self._manifest.serving
-        self._is_sure = True  # or `_check_written` raises
         try:
             super().put(records, digests, vectors)
         except StoreError as error:
+            if not self.wrote:
+                raise
             now = self._engine.load().serving
             if now.key != written.key:  # also of the same space, made again meanwhile
                 raise ContextMismatchError(expected=now.fingerprint, found=written.fingerprint) from error
@@ -163,10 +164,9 @@ class QdrantSession(PointSession):
         generations.check_written(self._points, self._manifest, ids)
 
     def _check_complete(self, state: PointsGeneration) -> None:
-        count, there = self._points.count(), self._points.count(self._points.having(state.vector))
-        if count != there:
+        if lacking := self._points.count(no(self._points.having(state.vector))):
             hint = "Add the others with add_to_generation."
-            raise StoreError(f"Expected a vector for each of {count} records, found {there}. {hint}")
+            raise StoreError(f"Expected a vector for each record, found {lacking} without. {hint}")
 
 
 class QdrantEngine:

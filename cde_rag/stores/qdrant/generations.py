@@ -8,7 +8,7 @@ dropped; the next call that creates or drops a generation removes its remains.
 
 import hashlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,11 +19,12 @@ from cde_rag.stores.qdrant.contexts import delete_context, metadata_of, write_co
 from cde_rag.stores.qdrant.index import QdrantIndexConfig
 from cde_rag.stores.qdrant.manifest import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
 from cde_rag.stores.qdrant.tables import ClientPoints
-from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest, vector_name
+from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest, full_name, vector_name
 from cde_rag.stores.qdrant_base.point_writes import put_derived, records_of
 from cde_rag.stores.quantization import check_prefix
 
 _TRIES: Final = 8  # to swap a manifest that writers change meanwhile
+_LEASED: Final = ("run", "generations", "leftover", "active", "last")  # in the manifest, changed with the lease alone
 
 
 def first(
@@ -44,15 +45,16 @@ def first(
             wanted = "expected a new collection, or one without points"
             raise StoreError(f"{points.collection}: {wanted}, found {count} of others'. {NOT_OURS}")
     check_prefix(indexing.prefix, dim)
-    states = (_state(1, fingerprint, context),)
+    run = new_run() if found is None else _run_of(index.vector_params(points.client, points.collection), fingerprint)
+    state = _state(1, fingerprint, context, run)
     manifest = PointsManifest(
-        dim, 1, 1, states, settings, adopted=points.adopted, words=True, prefix=indexing.prefix, native=True
+        dim, 1, 1, (state,), settings, adopted=points.adopted, words=True, prefix=indexing.prefix, native=True
     )
     make = index.create_collection if found is None else index.create_vectors
-    make(points.client, points.collection, manifest.sizes(fingerprint), indexing)
+    make(points.client, points.collection, manifest.sizes(state.key), indexing)
     index.create_words(points.client, points.collection)
     points.create_indexes()
-    write_context(points.client, points.collection, context, fingerprint=fingerprint)
+    write_context(points.client, points.collection, context, fingerprint=fingerprint, key=state.key)
     place(points.client, points.collection, manifest)
 
 
@@ -106,13 +108,13 @@ def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, cont
         if state.fingerprint == fingerprint:
             hint = "One of the same space needs no other vectors."
             raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
-    new = _state(manifest.last + 1, fingerprint, context, uuid.uuid4().hex[:8])
-    manifest = _swapped(points, manifest, leftover=(new.key,))
+    new = _state(manifest.last + 1, fingerprint, context, new_run())
+    manifest = _advanced(points, manifest, leftover=(new.key,))
     params = index.vector_params(points.client, points.collection)
     like = QdrantIndexConfig.from_params(params, list(manifest.sizes(manifest.serving.key)))
     index.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
     write_context(points.client, points.collection, context, fingerprint=fingerprint, key=new.key)
-    return _swapped(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
+    return _advanced(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
 
 
 def remove(points: ClientPoints, manifest: PointsManifest, number: int) -> PointsManifest:
@@ -125,7 +127,7 @@ def remove(points: ClientPoints, manifest: PointsManifest, number: int) -> Point
     manifest = _sweep(points, manifest)
     gone = manifest.inactive(number)
     left = tuple(state for state in manifest.generations if state is not gone)
-    return _sweep(points, _swapped(points, manifest, generations=left, leftover=(gone.key,)))
+    return _sweep(points, _advanced(points, manifest, generations=left, leftover=(gone.key,)))
 
 
 def take_over(points: ClientPoints) -> str:
@@ -152,7 +154,7 @@ def activate(
         StoreError: Records lack their vector in it.
     """
     for last_try in (False,) * (_TRIES - 1) + (True,):
-        about = _swapped(points, manifest, activating=generation)
+        about = _advanced(points, manifest, activating=generation)
         check_complete(about.inactive(generation))
         try:
             return _swapped(points, about, active=generation, activating=None)
@@ -200,7 +202,7 @@ def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
         for name in reversed(manifest.sizes(key)):  # the one that a new generation looks for goes last
             index.delete_vectors(points.client, points.collection, name)
         delete_context(points.client, points.collection, key)
-    return _swapped(points, manifest, leftover=())
+    return _advanced(points, manifest, leftover=())
 
 
 def _changed(points: ClientPoints, change: Callable[[PointsManifest], PointsManifest]) -> PointsManifest:
@@ -215,9 +217,41 @@ def _changed(points: ClientPoints, change: Callable[[PointsManifest], PointsMani
     raise AssertionError("the last try returns or raises")
 
 
+def _advanced(points: ClientPoints, manifest: PointsManifest, **changes: Any) -> PointsManifest:
+    """Change what only the run with the lease changes, or `activating`; settings that others changed meanwhile stay.
+
+    Raises:
+        ChangedMeanwhileError: Another run changed the manifest, or others change it all the time.
+    """
+    for last_try in (False,) * (_TRIES - 1) + (True,):
+        try:
+            return _swapped(points, manifest, **changes)
+        except ChangedMeanwhileError:  # noqa: PERF203
+            now = load(points.client, points.collection)
+            if last_try or any(getattr(now, name) != getattr(manifest, name) for name in _LEASED):
+                raise
+            manifest = now
+    raise AssertionError("the last try returns or raises")
+
+
 def _swapped(points: ClientPoints, manifest: PointsManifest, **changes: Any) -> PointsManifest:
     return swap(points.client, points.collection, manifest, replace(manifest, **changes))
 
 
-def _state(number: int, fingerprint: str, context: bytes, run: str = "") -> PointsGeneration:
+def new_run() -> str:
+    """Return the token of a new generation."""
+    return uuid.uuid4().hex[:8]
+
+
+def _run_of(names: Iterable[str], fingerprint: str) -> str:
+    """Return the token in the vectors that an interrupted creation left in a collection; a new one if there are none.
+
+    Servers before 1.18 would not make others there.
+    """
+    ours = vector_name(fingerprint)
+    found = (name.removeprefix(ours)[1:] for name in names if name.startswith(ours) and full_name(name) == name)
+    return next(found, new_run())
+
+
+def _state(number: int, fingerprint: str, context: bytes, run: str) -> PointsGeneration:
     return PointsGeneration(number, fingerprint, hashlib.sha256(context).hexdigest(), run)

@@ -24,6 +24,7 @@ from cde_rag.stores.qdrant_base.selection import ALL, Selection, has
 from cde_rag.stores.qdrant_base.words import WORDS, Sparse
 
 _AT_ONCE: Final = 512  # points read in one request
+_QUERIES: Final = 100  # of one point each, in one request
 _REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
 _FLOAT_BYTES: Final = 14  # in JSON
 _DIGITS: Final = 20  # of 2**64
@@ -141,8 +142,25 @@ class ClientPoints:
     def last_order(self) -> int:
         """Return the highest position in the order of insertion."""
         last = models.OrderBy(key=ORDER, direction=models.Direction.DESC)
-        found, _ = call(lambda: self.client.scroll(self.collection, limit=1, order_by=last, with_payload=[ORDER]))
-        return self._order(found[0]) if found else 0
+        found, _ = call(lambda: self.client.scroll(self.collection, limit=1, order_by=last))
+        return self._order(self._noticed(found[0])) if found else 0
+
+    def first_after(self, positions: Sequence[int]) -> list[models.ScoredPoint]:
+        """Return the first point after each position, in batch requests."""
+        requests = [
+            models.QueryRequest(
+                query=models.OrderByQuery(order_by=models.OrderBy(key=ORDER, start_from=position + 1)),
+                filter=_ours(ALL),
+                limit=1,
+                with_payload=True,
+            )
+            for position in positions
+        ]
+        found: list[models.ScoredPoint] = []
+        for some in (requests[start : start + _QUERIES] for start in range(0, len(requests), _QUERIES)):
+            answers = call(lambda some=some: self.client.query_batch_points(self.collection, some))
+            found += [self._noticed(point) for answer in answers for point in answer.points]
+        return found
 
     def in_order(
         self,

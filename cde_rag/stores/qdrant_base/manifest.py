@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,7 @@ WORDED: Final = 3  # likewise of one with words, be there prefixes or not
 FENCED: Final = 4  # likewise of one with versions, which is compared and swapped
 NATIVE: Final = 5  # likewise of one whose filters are Qdrant's own
 ANALYZED: Final = 6  # likewise of one whose settings name an analyzer
+_NAME: Final = re.compile(r"(cde_[0-9a-f]{64}(?:_[0-9a-f]{8})?)(?:_\d+)?")
 
 
 def vector_name(fingerprint: str) -> str:
@@ -40,12 +42,19 @@ def prefix_name(vector: str, dims: int) -> str:
     return f"{vector}_{dims}"
 
 
+def full_name(name: str) -> str | None:
+    """Return the name of a generation's full vectors, given their name or that of their prefixes; None of others."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else found[1]
+
+
 @dataclass(frozen=True, slots=True)
 class PointsGeneration(StoredGeneration):
     """One generation.
 
     Attributes:
-        run: Token of the run that made it, to distinguish generations of one space; "" for a store's first generation.
+        run: Token of the run that made it, to distinguish generations of one space, in this and in other
+            collections. "" in a folder, and of the first generation of a collection that an older version made.
     """
 
     run: str = ""

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.records import Record, encode
-from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest
+from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest, full_name
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, index_kinds
 from cde_rag.stores.qdrant_base.payload import (
     ID,
@@ -27,14 +27,14 @@ from cde_rag.stores.qdrant_base.words import WORDS, named_weights, weights
 _AT_ONCE: Final = 512  # records whose derived data are written together
 
 
-def put_rows(
+def new_points(
     points: Points,
     manifest: PointsManifest,
     records: Sequence[tuple[Record, str]],
     digests: Sequence[str],
     vectors: Float32[np.ndarray, "rows dim"],
-) -> None:
-    """Upsert records, given with their metadata in JSON.
+) -> list[NewPoint]:
+    """Return the points of records, given with their metadata in JSON, for `put_points`.
 
     A point is written completely, with the parts of the old one that stay valid: its position, its vectors in other
     generations if they were made from the same digest, and data of other applications.
@@ -56,6 +56,11 @@ def put_rows(
         payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
         words = named_weights(record, analyzer) if manifest.words else {}
         made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector) | words))
+    return made
+
+
+def put_points(points: Points, made: Sequence[NewPoint]) -> None:
+    """Upsert points that `new_points` made."""
     _index_metadata(points, [new.payload for new in made])
     points.upsert(made)
 
@@ -161,10 +166,11 @@ def _kept(was: Point, manifest: PointsManifest, digest: str) -> tuple[dict[str, 
     vectors = cast(dict[str, Any], found) if isinstance(found, dict) else {}
     if isinstance(found, list):
         vectors = {"": cast(list[float], found)}
-    states = manifest.generations
-    gone = [one for one in states if (note(payload, one.vector) or ("",))[0] != digest or one is manifest.serving]
-    names = {WORDS} | {name for state in gone for name in manifest.sizes(state.key)}
+    ours = {state.vector for state in manifest.generations}
+    noted = {key for key in payload if full_name(key) == key and note(payload, key)}
+    kept = {name for name in noted & ours if (note(payload, name) or ("",))[0] == digest} - {manifest.serving.vector}
+    gone = (ours | noted) - kept  # also in a generation that another process began since the manifest was read
     return (
-        {key: value for key, value in payload.items() if key not in OURS | names},
-        {name: vector for name, vector in vectors.items() if name not in names},
+        {key: value for key, value in payload.items() if key not in OURS | gone},
+        {name: vector for name, vector in vectors.items() if name != WORDS and (full_name(name) or name) not in gone},
     )

@@ -130,6 +130,10 @@ class Points(Protocol):
         """Return the highest position in the order of insertion; 0 if the store has no points."""
         ...
 
+    def first_after(self, positions: Sequence[int]) -> Sequence[Point]:
+        """Return the first point after each position, where there is one."""
+        ...
+
     def in_order(
         self,
         where: Selection = ALL,

@@ -12,6 +12,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import StoreError, TextIndexError
 from cde_rag.records import Record, Row
+from cde_rag.stores.checks import sample_places
 from cde_rag.stores.engine import Found, Place, Placed, Version, sampled
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.qdrant_base import point_writes
@@ -86,7 +87,11 @@ class PointSession(ABC):
 
     def sample(self, count: int, seed: int | None) -> list[Row]:
         """Return rows spread over the order of insertion."""
-        return sampled(self, count, seed)
+        if seed is None:
+            return sampled(self, count, seed)
+        drawn = self.points.first_after(sample_places(self.last_place(), count, seed))
+        found = {stored.point: stored.row for stored in map(self._read, drawn)}
+        return list(found.values())
 
     def versions(self, ids: Sequence[str]) -> dict[str, Version]:
         """Return the versions of those ids that exist; their keys are points."""
@@ -163,9 +168,10 @@ class PointSession(ABC):
         self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> None:
         """Upsert records as points with their vectors."""
+        self._manifest.check_native(self.points.place)
+        made = point_writes.new_points(self.points, self._manifest, records, digests, vectors)
         with self._writing():
-            self._manifest.check_native(self.points.place)
-            point_writes.put_rows(self.points, self._manifest, records, digests, vectors)
+            point_writes.put_points(self.points, made)
             self._check_written([record.id for record, _ in records])
 
     def put_metadata(self, metadata: Mapping[str, str]) -> None:
@@ -176,8 +182,8 @@ class PointSession(ABC):
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete the points of the given ids; return their number."""
+        found = {str(point.id) for point in point_writes.records_of(self.points, ids) if point is not None}
         with self._writing():
-            found = {str(point.id) for point in point_writes.records_of(self.points, ids) if point is not None}
             self.points.delete(sorted(found))
         return len(found)
 

@@ -31,7 +31,12 @@ from cde_rag.stores.quantization import check_prefix, prefix_dims
 _CREATED: Final = re.compile(
     rf"{re.escape(shard_generations.MANIFEST)}\.new|{re.escape(LOCK)}-journal|{shard_generations.DERIVED.pattern}"
 )
+_TRIES: Final = 8  # to replace the engine between two builds of indexes
 _users = itertools.count()
+
+
+class _BuildingError(BaseException):  # which no `work` catches
+    """An index is being built; nothing was written yet."""
 
 
 class EdgeSession(PointSession):
@@ -40,11 +45,13 @@ class EdgeSession(PointSession):
     Args:
         engine: Engine of the folder.
         manifest: Its manifest.
+        waits: True to wait for an index that is being built, where it is in the way.
     """
 
-    def __init__(self, engine: "EdgeEngine", manifest: PointsManifest) -> None:
+    def __init__(self, engine: "EdgeEngine", manifest: PointsManifest, *, waits: bool = True) -> None:
         super().__init__(manifest, engine.lock, exact=engine.exact)
         self._engine = engine
+        self._waits = waits
 
     @property
     def points(self) -> ShardPoints:
@@ -101,10 +108,15 @@ class EdgeSession(PointSession):
     @contextmanager
     def _shaping(self) -> Generator[None, None, None]:
         """Keep all others out, builders of indexes too, and remove unused files first."""
-        with self._engine.handle.shaping, self._writing(), self._engine.errors():
-            self._engine.shard  # noqa: B018  # opens the folder, or refuses it
-            shard_generations.sweep(self._engine.folder, self._manifest)
-            yield
+        if not self._engine.handle.shaping.acquire(blocking=self._waits or self.wrote):
+            raise _BuildingError
+        try:
+            with self._writing(), self._engine.errors():
+                self._engine.shard  # noqa: B018  # opens the folder, or refuses it
+                shard_generations.sweep(self._engine.folder, self._manifest)
+                yield
+        finally:
+            self._engine.handle.shaping.release()
 
     def _reshape(self, new: PointsManifest) -> None:
         handle, folder = self._engine.handle, self._engine.folder
@@ -184,12 +196,18 @@ class EdgeEngine:
 
     def write(self, work: Callable[[Session], Result]) -> Result:
         """Call a function while no other thread writes; then build due indexes, while others read and write."""
-        with self.lock.alone():
-            session = EdgeSession(self, self.load())
-            result = work(session)
-        if session.wrote:
-            self._optimize()
-        return result
+        for last_try in (False,) * (_TRIES - 1) + (True,):
+            try:
+                with self.lock.alone():
+                    session = EdgeSession(self, self.load(), waits=last_try)
+                    result = work(session)
+            except _BuildingError:
+                with self.handle.shaping:  # until the index is built; others write meanwhile
+                    continue
+            if session.wrote:
+                self._optimize()
+            return result
+        raise AssertionError("the last try returns or raises")
 
     @contextmanager
     def lease(self) -> Generator[None, None, None]:

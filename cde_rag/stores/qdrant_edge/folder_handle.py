@@ -34,7 +34,8 @@ class FolderHandle:
     Attributes:
         folder: Folder of the store.
         read_write_lock: Lock of all its users.
-        shaping: Lock for building indexes or replacing the engine; taken before `read_write_lock`.
+        shaping: Lock for building indexes, or for replacing the engine with the right to write. A build takes minutes,
+            so that nobody waits for it with that right.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The points of a shard: each call that writes is one entry of the shard's log, so it is done wholly or not at all."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -76,6 +77,11 @@ class ShardPoints:
         request = edge.ScrollRequest(limit=1, order_by=edge.OrderBy(ORDER, edge.Direction.Desc), with_payload=[ORDER])
         found, _ = self._engine.call(lambda shard: shard.scroll(request))
         return self._order(_read(found[0])) if found else 0
+
+    def first_after(self, positions: Sequence[int]) -> list[_ReadPoint]:
+        """Return the first point after each position."""
+        each = (self.in_order(after=(position, ""), at_once=1) for position in positions)
+        return [point for found in each for point in itertools.islice(found, 1)]
 
     def in_order(
         self,
