@@ -132,7 +132,7 @@ def test_tenants_old_names_work_and_say_the_new_ones(tmp_path: Path, tiny_model:
     [
         ("cde_rag.fingerprint", "stamp", "from cde_rag.stamps import stamp"),
         ("cde_rag.readers.pgvector_table", "LANGCHAIN", "from cde_rag.adoption.pgvector_table import LANGCHAIN"),
-        ("cde_rag.collection.adopt_qdrant", "catch_up", "from cde_rag.adoption import catch_up"),
+        ("cde_rag.collection.adopt_qdrant", "catch_up", "cde_rag.adoption.catch_up(collection), or "),
         ("cde_rag.collection.adopt_qdrant", "adopt", "cde_rag.adoption.adopt(QdrantCollection(client, collection, "),
         ("cde_rag.collection.adopt_pgvector", "adopt", "cde_rag.adoption.adopt(PostgresTable(store, table, columns))"),
     ],
