@@ -403,6 +403,9 @@ class Collection(ProcessBound):
     ) -> list[Hit]:
         """Return the `k` best hits for one query.
 
+        A ranking by "hybrid" ends after at most 200 hits, the 100 best of either side, whatever `k` and `offset` are.
+        `by="vectors"` ranks all records, and `searcher(candidates=500)` fuses more of them.
+
         Args:
             query: A text that is not blank.
             k: Maximum number of hits.
@@ -410,7 +413,8 @@ class Collection(ProcessBound):
             where: A filter over the metadata; see `cde_rag.stores.filters`.
             score_threshold: Minimum score of a hit, on the scale of this ranking.
             offset: Number of hits to skip: the next page begins at `offset + k`. Pages of an unchanged collection are
-                consistent if it is searched exactly; the cost of a page grows with its offset.
+                consistent if it is searched exactly; the cost of a page grows with its offset. Pages after the
+                end of the ranking are empty.
 
         Raises:
             ContextMismatchError: The collection was moved to another model, which is not here under its name.
@@ -682,7 +686,8 @@ class Collection(ProcessBound):
                 the switch if they find the model under its name; others have to open the collection again.
             embedder: An embedder to move to without sampling: a PlainEmbedder, or one of an existing Context. For
                 readers like `model`.
-            canary: Queries that must still find their documents; run when all is embedded, before the switch.
+            canary: Queries that must still find their documents by vectors; run when all is embedded, before the
+                switch.
             grace_s: Minimum seconds since the start of the run before generations older than the previous one are
                 dropped; queries in flight do not need it, but other readers of a Qdrant collection may.
             on_progress: Called after each write, every few seconds, and while the sample is read. An exception that it
