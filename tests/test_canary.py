@@ -79,14 +79,9 @@ def test_a_context_that_loses_what_is_known_does_not_serve(papers: Collection):
     assert papers.inspect().fingerprint != fingerprint
 
 
-def test_a_canary_ranks_by_vectors_as_its_documentation_says(papers: Collection):
-    """BM25 finds the record in both generations, and the vectors find another one."""
-    lost = lost_queries(papers).items()
-    known = {query: ids for query, ids in lost if ids[0] in [hit.id for hit in papers.search(query, 10, by="bm25")]}
-    assert known
-    with pytest.raises(CanaryError):
-        move(papers, canary=Canary(known, k=1, may_lose=len(known) - 1))
-    (option,) = [one for one in get_command(app).commands["recontextualize"].params if one.name == "canary"]  # pyright: ignore[reportAttributeAccessIssue]
+def test_the_documentation_says_that_a_canary_ranks_by_vectors():
+    recontextualizing: Any = get_command(app).commands["recontextualize"]  # pyright: ignore[reportAttributeAccessIssue]
+    (option,) = [one for one in recontextualizing.params if one.name == "canary"]
     for documented in (Canary.__doc__, Collection.recontextualize.__doc__, option.help):
         assert "by vectors" in str(documented)
 
