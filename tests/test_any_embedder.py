@@ -4,6 +4,7 @@ in whichever store and after whichever changes; the model sees each text once.""
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import bare
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
+from cde_rag.embedders.process_pool import ProcessPool
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
 from cde_rag.models.files.vector_cache import FILE, PlainVectors
@@ -347,8 +349,8 @@ def test_a_model_that_changes_while_it_is_in_use_is_an_error(papers: Collection,
     with pytest.raises(ModelError, match="words-1 changed while it was in use"):
         papers.add(["a new text"], ids=["new"])
     assert papers.count() == before
-    assert damages(papers) == []
     service.seed = 0
+    assert damages(papers) == []
     papers.add(["a new text"], ids=["new"])
     assert papers.search("a new text")[0].id == "new"
 
@@ -368,6 +370,58 @@ def test_a_collection_opens_with_the_embedder_that_made_it(papers: Collection, p
     for other in (None, str, "a folder"):
         with pytest.raises(ModelError, match="which no file holds"):
             Collection.open(papers.store, model=other)  # type: ignore[arg-type]
+
+
+def test_options_of_opening_go_to_an_embedder_that_is_given(plain: ContextualEmbedder, tmp_path: Path) -> None:
+    """Its own batch size and pool stay where the options have none; its device was chosen where it was made."""
+    Collection.create(FaissStore(tmp_path / "papers"), plain)
+    opened = partial(Collection.open, FaissStore(tmp_path / "papers"), model=plain)
+    with ProcessPool(1) as pool:
+        with_pool = opened(options=EmbedderOptions(pool=pool)).embedder.options
+        assert (with_pool.pool, with_pool.mini_batch_size) == (pool, 4)
+        kept = Collection.open(FaissStore(tmp_path / "papers"), model=plain.on(pool)).embedder.options
+        assert (kept.pool, kept.mini_batch_size) == (pool, 4)
+    assert opened(options=EmbedderOptions(mini_batch_size=2)).embedder.options.mini_batch_size == 2
+    for given in (EmbedderOptions(device="cpu"), EmbedderOptions(dtype="float32"), EmbedderOptions(runtime="torch")):
+        with pytest.raises(TypeError, match="chosen where a model is loaded"):
+            opened(options=given)
+
+
+@pytest.mark.parametrize("corpus", [False, True])
+def test_an_audit_embeds_what_is_kept_again(
+    store: Store, service: Service, plain: ContextualEmbedder, tmp_path: Path, corpus: bool
+) -> None:
+    """Neither kept vectors nor those of the Context answer for the model, and none is written."""
+    kept = PlainVectors(tmp_path / "kept.sqlite")
+    embedder = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.3, corpus=corpus).keeping(kept)
+    papers = Collection.create(store, embedder, parent_key="page")
+    papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
+    place = siblings_of(papers).vectors
+    assert place is not None
+    before = place.path.read_bytes()
+    service.seed = 1
+    with pytest.raises(ModelError, match="changed while it was in use"):
+        papers.audit()
+    service.seed = 0
+    asked = service.called_for(lambda: papers.audit(sample=30))
+    assert sorted(asked) == sorted(TEXTS)
+    assert place.path.read_bytes() == before
+
+
+def test_a_dry_run_writes_nothing(plain: ContextualEmbedder, service: Service, tmp_path: Path) -> None:
+    """Not even plain vectors, which a copy without them lacks; those that are kept are not embedded again."""
+    embedder = ArithmeticEmbedder.from_corpus([], model=plain, weight=0.3, corpus=False)
+    with Collection.create(FaissStore(tmp_path / "papers"), embedder, parent_key="page") as papers:
+        papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
+        assert service.called_for(lambda: papers.recontextualize(dry_run=True)) == []
+        papers.export(tmp_path / "papers.parquet")
+    Collection.import_(tmp_path / "papers.parquet", FaissStore(tmp_path / "copy"), model=plain).close()
+    with Collection.open(FaissStore(tmp_path / "copy"), model=plain) as copy:
+        copy.close()
+        before = {path.name: path.read_bytes() for path in (tmp_path / "copy").rglob("*")}
+        assert copy.recontextualize(dry_run=True).documents == 30
+        copy.close()
+        assert {path.name: path.read_bytes() for path in (tmp_path / "copy").rglob("*")} == before
 
 
 def test_without_its_file_a_collection_is_as_before(papers: Collection, service: Service) -> None:

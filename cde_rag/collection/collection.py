@@ -133,14 +133,15 @@ class Collection(ProcessBound):
             store: Store of the collection, the path of its folder, or its address.
             model: A folder or model in place of the name that is stored with the collection; or an embedder of the
                 model that it was made with, such as a PlainEmbedder or FunctionEmbedder.
-            options: Device, dtype and batch size; they stay when the collection moves to another Context or model.
+            options: Device, dtype and batch size; they stay when the collection moves to another Context or model. A
+                given embedder has its own device, dtype and runtime, and by default its own batch size and pool.
 
         Raises:
             ContextFormatError: The stored context is damaged, or of a newer format.
             ContextMismatchError: The model has other weights than the one that made the vectors.
             ModelError: There is no model of the stored name.
             StoreError: There is no collection in the store, or it is damaged.
-            TypeError: That is no store and no path.
+            TypeError: That is no store and no path; or a device, dtype or runtime for a model that is loaded.
         """
         place, store = store, _store_at(store)
         if isinstance(place, str | Path):

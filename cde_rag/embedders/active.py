@@ -130,6 +130,7 @@ def loaded(
     Raises:
         ContextMismatchError: The model has other weights than the one that made the Context.
         ModelError: There is no such model or runtime, or it was a function, which has to be given.
+        TypeError: A device, dtype or runtime for a model that is loaded.
     """
     # torch is imported where a model is loaded, so that a store is read without it
     from cde_rag.embedders.contextual import ContextualEmbedder, as_model
@@ -138,10 +139,12 @@ def loaded(
     from cde_rag.models.runtimes import runtime_choice
 
     runtime_choice.asked(options.runtime)
+    size, asked = options.mini_batch_size, (options.device, options.dtype, options.runtime)
     if isinstance(model, ContextualEmbedder):
-        return model.rebound(context)
-    identity, size = context.identity, options.mini_batch_size
-    asked = options.device, options.dtype, options.runtime
+        own = as_model(model, *asked)
+        given = model.mini_batch_size if size == EmbedderOptions().mini_batch_size else size
+        return ContextualEmbedder(own, context, mini_batch_size=given, pool=options.pool or model.pool)
+    identity = context.identity
     family = next((one for one in PLAIN if one.owns(identity)), None)
     try:
         if family is None or isinstance(model, Model):

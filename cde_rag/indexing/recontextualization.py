@@ -112,9 +112,13 @@ def estimate(store: Store, embedder: Embedder, parent_key: str | None, *, sample
     Raises:
         StoreError: The collection is empty.
     """
+    from cde_rag.embedders.contextual import contextual
+
     documents = store.count()
     if not documents:
         raise StoreError("Expected documents, found an empty collection: there is nothing to embed.")
+    if (own := contextual(unwrapped(embedder))) is not None and own.vectors is not None:
+        embedder = wrapped_like(own.keeping(own.vectors.unchanged()), embedder)
     rows = store.sample(sample)
     texts = [embedded_text(row.record) for row in rows]
     siblings = [each.siblings for each in with_siblings(store, rows, parent_key, embedder)]

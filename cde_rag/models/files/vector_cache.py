@@ -10,6 +10,7 @@ import sqlite3
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -45,10 +46,17 @@ class PlainVectors:
 
     def __init__(self, path: str | Path) -> None:
         self.path = user_path(path)
+        self._adds = True
         check_path(self.path)
 
     def __repr__(self) -> str:
         return f"PlainVectors({str(self.path)!r})"
+
+    def unchanged(self) -> "PlainVectors":
+        """Return the same vectors for a caller who changes nothing: `put` keeps none."""
+        other = copy(self)
+        other._adds = False
+        return other
 
     def get(
         self, space: str, digests: Iterable[bytes], dim: int
@@ -90,6 +98,8 @@ class PlainVectors:
         Warns:
             CDEWarning: The file cannot be written.
         """
+        if not self._adds:
+            return
         check_no_link(self.path)
         rows: list[tuple[str, str, bytes, int, bytes]] = []
         for digest, (vector, truncated) in vectors.items():
