@@ -39,6 +39,10 @@ SELECT digest, vector, truncated, seal FROM vectors WHERE space = ? AND digest I
 class PlainVectors:
     """Plain vectors of one collection, by space and text. Safe to use from threads and processes.
 
+    Attributes:
+        path: The file.
+        adds: True if `put` adds vectors; else nothing is changed.
+
     Args:
         path: The file; made with the first vector. In the folder of a FaissStore or QdrantEdgeStore a collection keeps
             one by itself.
@@ -46,16 +50,16 @@ class PlainVectors:
 
     def __init__(self, path: str | Path) -> None:
         self.path = user_path(path)
-        self._adds = True
+        self.adds = True
         check_path(self.path)
 
     def __repr__(self) -> str:
         return f"PlainVectors({str(self.path)!r})"
 
     def unchanged(self) -> "PlainVectors":
-        """Return the same vectors for a caller who changes nothing: `put` keeps none."""
+        """Return the same vectors for a caller who changes nothing: `put` adds none."""
         other = copy(self)
-        other._adds = False
+        other.adds = False
         return other
 
     def get(
@@ -98,7 +102,7 @@ class PlainVectors:
         Warns:
             CDEWarning: The file cannot be written.
         """
-        if not self._adds:
+        if not self.adds:
             return
         check_no_link(self.path)
         rows: list[tuple[str, str, bytes, int, bytes]] = []
