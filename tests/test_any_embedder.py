@@ -483,6 +483,31 @@ def test_an_interrupted_move_goes_on_although_the_service_rounds_differently(
     of_words.close()
 
 
+@pytest.mark.parametrize("way", ["interrupted", "rolled back"])
+def test_a_deleted_text_leaves_no_plain_vector_of_another_generation(
+    of_words: Collection, plain: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The active embedder keeps none, and the one of the generation beside it does."""
+    if way == "interrupted":
+        monkeypatch.setattr(backfill, "FIRST_PART", 8)
+        with pytest.raises(KeyboardInterrupt):
+            of_words.recontextualize(model=plain, context_size=10, on_progress=ended)
+    else:
+        of_words.recontextualize(model=plain, context_size=10)
+        of_words.close()
+        of_words = Collection.open(of_words.store, model=plain)
+        of_words.recontextualize(embedder=FunctionEmbedder(Service(seed=7), name="words-0"))
+    file = FaissStore(of_words.store.folder).folder / FILE  # pyright: ignore[reportAttributeAccessIssue]
+    held, replaced = (np.asarray(plain.embed_documents([text]), "<f4").tobytes() for text in TEXTS[:2])
+    assert held in file.read_bytes()
+    assert replaced in file.read_bytes()
+    of_words.delete(["0"])
+    of_words.add(["another text"], ids=["1"])
+    assert held not in file.read_bytes()
+    assert replaced not in file.read_bytes()
+    of_words.close()
+
+
 def test_what_a_run_refuses_a_dry_run_refuses(
     of_words: Collection, plain: ContextualEmbedder, papers: Collection, tmp_path: Path
 ) -> None:

@@ -5,9 +5,8 @@ Long because every method documents its arguments and errors; the procedures are
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, overload
+from typing import Any, Final, Literal, cast, overload
 
 from cde_rag._validation import check_ids, check_positive, named_keywords
 from cde_rag.collection.info import Inspection, inspect, verify
@@ -15,14 +14,14 @@ from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextError, ContextMismatchError, ModelError, StoreError, warn_of_old_name
+from cde_rag.errors import ContextMismatchError, StoreError, warn_of_old_name
+from cde_rag.indexing import recontextualization
 from cde_rag.indexing.audit import SAMPLE, Audit, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
-from cde_rag.indexing.recontextualization import Estimate, estimate, samples_the_same
-from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
+from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.readers import RecordReader
@@ -39,10 +38,6 @@ from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up, check_no_tenants, restore
 from cde_rag.transfer.parquet import Transfer, export_collection, import_collection
 
-if TYPE_CHECKING:
-    from cde_rag.models import CDEModel
-
-PROBED: Final = 64  # documents that the gain is estimated on before a move; `drift` takes more
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 
 
@@ -212,7 +207,7 @@ class Collection(ProcessBound):
         folder: str | Path,
         store: Store | str | Path,
         *,
-        model: "str | Path | CDEModel | AnyModel | None" = None,
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Collection":
         """Restore a collection from its `backup`, and open it. Every file is compared with its checksum first.
@@ -242,7 +237,7 @@ class Collection(ProcessBound):
         path: str | Path,
         store: Store | str | Path,
         *,
-        model: "str | Path | CDEModel | AnyModel | None" = None,
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         on_progress: Callable[[Progress], None] | None = None,
     ) -> "Collection":
@@ -630,7 +625,7 @@ class Collection(ProcessBound):
         context_size: int | None = None,
         strategy: str = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -646,7 +641,7 @@ class Collection(ProcessBound):
         context_size: int | None = None,
         strategy: str = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -662,7 +657,7 @@ class Collection(ProcessBound):
         context_size: int | None = None,
         strategy: str = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -710,38 +705,13 @@ class Collection(ProcessBound):
             TypeError: An embedder is given together with a model, a context size or windows.
             ValueError: `grace_s` is below 0 or not finite.
         """
-        if dry_run:
-            if model is None and embedder is None:
-                return self._estimated(seed, context_size, strategy, windows=windows)
-            return estimate(self.store, self.embedder if embedder is None else embedder, self.parent_key)
-        return recontextualize_store(
-            self.store,
-            self._active,
-            self.parent_key,
-            seed=seed,
-            context_size=context_size,
-            strategy=strategy,
-            windows=windows,
-            model=model,
-            embedder=embedder,
-            canary=canary,
-            grace_s=grace_s,
-            on_progress=on_progress,
+        wanted = Wanted(
+            seed=seed, context_size=context_size, strategy=strategy, windows=windows, model=model, embedder=embedder
         )
-
-    def _estimated(self, seed: int, context_size: int | None, strategy: str, *, windows: bool | None) -> Estimate:
-        """Estimate cost and gain of a new Context of the present model."""
-        store, embedder = self.store, self.embedder
-        if samples_the_same(store, embedder, seed=seed, context_size=context_size, strategy=strategy, windows=windows):
-            return Estimate(0, 0, 0.0, 0, 0.0, (0.0, 0.0))
-        cost = estimate(store, embedder, self.parent_key)
-        if windows not in (None, embedder.context.identity.windows):
-            return cost
-        try:
-            drift = self.drift(seed=seed, context_size=context_size, strategy=strategy, probes=PROBED)
-        except (ContextError, ModelError):  # a plain model, or one without a null context to compare with
-            return cost
-        return replace(cost, gain=drift.gain, interval=drift.interval)
+        moved = self.store, self._active, self.parent_key, wanted
+        if dry_run:
+            return recontextualization.dry_run(*moved, canary=canary, grace_s=grace_s)
+        return recontextualization.recontextualize(*moved, canary=canary, grace_s=grace_s, on_progress=on_progress)
 
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
         """Return to the Context before the last `recontextualize`; repeat the call to resume if interrupted.

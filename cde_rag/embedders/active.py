@@ -10,6 +10,7 @@ from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wra
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.models.files.vector_cache import FILE, PlainVectors
 from cde_rag.stores.store import Folder, Store
+from cde_rag.stores.store_calls import StoreCalls
 
 if TYPE_CHECKING:
     from cde_rag.embedders.contextual import AnyModel
@@ -165,13 +166,18 @@ def keeping(embedder: Embedder, store: Store) -> Embedder:
     """Keep plain vectors in the folder of a store that has one, for a model under arithmetic."""
     from cde_rag.embedders.contextual import contextual
 
-    own = contextual(embedder)
-    if own is None or own.context.identity.attention != ARITHMETIC or not isinstance(store, Folder):
+    own, place = contextual(embedder), plain_vectors(store)
+    if own is None or own.context.identity.attention != ARITHMETIC or place is None:
         return embedder
-    return own.keeping(PlainVectors(store.folder / FILE))
+    return own.keeping(place)
 
 
-def stored_context(store: Store, generation: int | None = None) -> Context:
+def plain_vectors(store: Store) -> PlainVectors | None:
+    """Return the place of a store's plain vectors; None if it has no folder."""
+    return PlainVectors(store.folder / FILE) if isinstance(store, Folder) else None
+
+
+def stored_context(store: StoreCalls, generation: int | None = None) -> Context:
     """Read the Context of a generation (default: the active one).
 
     Raises:
