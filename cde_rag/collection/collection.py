@@ -678,8 +678,9 @@ class Collection(ProcessBound):
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
             windows: Read texts longer than the model's window in windows (True), or cut them (False); by default as the
                 collection does now.
-            model: Another model, or its name or folder; its vectors must be as long as the collection's. Readers follow
-                the switch if they find the model under its name; others have to open the collection again.
+            model: Another model, its name or folder, or an embedder of it, which keeps its batch size; its vectors must
+                be as long as the collection's. Readers follow the switch if they find the model under its name; others
+                have to open the collection again.
             embedder: An embedder to move to without sampling: a PlainEmbedder, or one of an existing Context. For
                 readers like `model`.
             canary: Queries that must still find their documents by vectors; run when all is embedded, before the
@@ -689,8 +690,9 @@ class Collection(ProcessBound):
             on_progress: Called after each write, every few seconds, and while the sample is read. An exception that it
                 raises ends the run. Records that arrive at the end of the run are embedded while writers wait.
             dry_run: True: estimate the cost, and the gain of a new Context of the same model as `drift` does, from
-                samples; an Estimate. Changes nothing. The time is measured with the embedder that is given, or else
-                with the present one, also where another `model` is named.
+                samples; an Estimate. Changes nothing, and refuses what the run refuses before it begins. The time is
+                measured with the embedder that is given, or else with the present one, also where another `model` is
+                named.
 
         Raises:
             CanaryError: The new context fails too many canary queries, and is not activated; the same call without a
@@ -702,8 +704,9 @@ class Collection(ProcessBound):
                 model is plain, and none is given that reads a context.
             StoreError: Another run is in progress, the store cannot be written, or the new vectors would have another
                 length.
-            TypeError: An embedder is given together with a model, a context size or windows.
-            ValueError: `grace_s` is below 0 or not finite.
+            TypeError: An embedder is given together with a model, a context size or windows; or windows with a plain
+                model.
+            ValueError: Another strategy, `context_size` is below 1, or `grace_s` below 0 or not finite.
         """
         wanted = Wanted(
             seed=seed, context_size=context_size, strategy=strategy, windows=windows, model=model, embedder=embedder

@@ -18,7 +18,7 @@ from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
 
-ROWS_AT_ONCE = 1024  # read at one time, and embedded in parts, each of which is written
+ROWS_AT_ONCE = 1024  # read with their siblings in one session, and embedded in parts, each of which is written
 LAST_ROWS = 64  # most rows that are embedded while writers wait: some seconds
 ACTIVATIONS = 8  # tries to activate a generation while others write
 LAST_PASSES = 8  # over rows that arrived during the run; then writers wait for the rest, or it would never end

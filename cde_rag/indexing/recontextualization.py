@@ -86,7 +86,7 @@ def recontextualize(
 ) -> Recontextualization:
     """Move a store to a new Context, as `Collection.recontextualize`, which documents arguments and errors."""
     started = time.monotonic()
-    target = _checked(store, active, parent_key, wanted, canary, grace_s)
+    target = _target(store, active, parent_key, wanted, canary, grace_s)
     with store.lease():
         before, begun = _begun(store, target)
         if begun is None:
@@ -126,7 +126,7 @@ def dry_run(
     grace_s: float,
 ) -> Estimate:
     """Estimate cost and gain of `recontextualize`, and refuse what it refuses before it samples; changes nothing."""
-    _checked(store, active, parent_key, wanted, canary, grace_s)
+    _target(store, active, parent_key, wanted, canary, grace_s)
     embedder = active.last
     if wanted.embedder is not None:
         return estimate(store, keeping(wanted.embedder, store), parent_key)
@@ -300,7 +300,7 @@ def _documents(context: Context) -> dict[bytes, int]:
     return {row.tobytes(): int(count) for row, count in zip(context.digests, context.counts, strict=True)}
 
 
-def _checked(
+def _target(
     store: Store,
     active: ActiveEmbedder,
     parent_key: str | None,
