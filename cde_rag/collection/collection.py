@@ -807,7 +807,8 @@ class Collection(ProcessBound):
     def audit(self, *, sample: int = SAMPLE, seed: int = 0) -> Audit:
         """Embed a sample of the records again, each with its siblings, and compare with the stored vectors.
 
-        Shows whether the vectors are those of the active Context, which checksums cannot.
+        Shows whether the vectors are those of the active Context, which checksums cannot. Plain vectors that are kept
+        are not used: the model, or a user's function, embeds every text of the sample and its siblings.
 
         Args:
             sample: Maximum number of records.
@@ -815,6 +816,7 @@ class Collection(ProcessBound):
 
         Raises:
             CorpusError: The collection is empty.
+            ModelError: A user's function gives other vectors of the fixed texts than before.
             StoreError: There is no collection in the store.
             ValueError: `sample` is below 1.
         """
