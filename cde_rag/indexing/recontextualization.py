@@ -125,7 +125,7 @@ def dry_run(
     canary: Canary | None,
     grace_s: float,
 ) -> Estimate:
-    """Estimate cost and gain of `recontextualize`, and refuse what it refuses before it samples; changes nothing."""
+    """Estimate cost and gain of `recontextualize`; changes nothing, and raises its errors of arguments."""
     _target(store, active, parent_key, wanted, canary, grace_s)
     embedder = active.last
     if wanted.embedder is not None:
