@@ -4,6 +4,7 @@ in whichever store and after whichever changes; the model sees each text once.""
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,13 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import bare
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, FunctionEmbedder, PlainEmbedder
+from cde_rag.embedders.process_pool import ProcessPool
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
+from cde_rag.errors import CDEWarning, ContextMismatchError, CorpusError, ModelError, StoreError, StoreFormatError
+from cde_rag.indexing import backfill
+from cde_rag.indexing.backfill import Recontextualization
+from cde_rag.indexing.canary import Canary
+from cde_rag.indexing.upsert import Progress
 from cde_rag.models.files.vector_cache import FILE, PlainVectors
 from cde_rag.models.plain.corpus_map import CorpusMap, unit
 from cde_rag.models.plain.fixed_texts import PROBES
@@ -347,8 +353,8 @@ def test_a_model_that_changes_while_it_is_in_use_is_an_error(papers: Collection,
     with pytest.raises(ModelError, match="words-1 changed while it was in use"):
         papers.add(["a new text"], ids=["new"])
     assert papers.count() == before
-    assert damages(papers) == []
     service.seed = 0
+    assert damages(papers) == []
     papers.add(["a new text"], ids=["new"])
     assert papers.search("a new text")[0].id == "new"
 
@@ -368,6 +374,166 @@ def test_a_collection_opens_with_the_embedder_that_made_it(papers: Collection, p
     for other in (None, str, "a folder"):
         with pytest.raises(ModelError, match="which no file holds"):
             Collection.open(papers.store, model=other)  # type: ignore[arg-type]
+
+
+def test_options_of_opening_go_to_an_embedder_that_is_given(plain: ContextualEmbedder, tmp_path: Path) -> None:
+    """Its own batch size and pool stay where the options have none; its device was chosen where it was made."""
+    Collection.create(FaissStore(tmp_path / "papers"), plain)
+    opened = partial(Collection.open, FaissStore(tmp_path / "papers"), model=plain)
+    with ProcessPool(1) as pool:
+        with_pool = opened(options=EmbedderOptions(pool=pool)).embedder.options
+        assert (with_pool.pool, with_pool.mini_batch_size) == (pool, 4)
+        kept = Collection.open(FaissStore(tmp_path / "papers"), model=plain.on(pool)).embedder.options
+        assert (kept.pool, kept.mini_batch_size) == (pool, 4)
+    assert opened(options=EmbedderOptions(mini_batch_size=2)).embedder.options.mini_batch_size == 2
+    for other in (EmbedderOptions(device="cpu"), EmbedderOptions(dtype="float32"), EmbedderOptions(runtime="torch")):
+        with pytest.raises(TypeError, match="chosen where a model is loaded"):
+            opened(options=other)
+
+
+@pytest.mark.parametrize("corpus", [False, True])
+def test_an_audit_embeds_what_is_kept_again(
+    store: Store, service: Service, plain: ContextualEmbedder, tmp_path: Path, corpus: bool
+) -> None:
+    """Neither kept vectors nor those of the Context answer for the model, and none is written."""
+    kept = PlainVectors(tmp_path / "kept.sqlite")
+    embedder = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.3, corpus=corpus).keeping(kept)
+    papers = Collection.create(store, embedder, parent_key="page")
+    papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
+    place = siblings_of(papers).vectors
+    assert place is not None
+    before = place.path.read_bytes()
+    service.seed = 1
+    with pytest.raises(ModelError, match="changed while it was in use"):
+        papers.audit()
+    service.seed = 0
+    asked = service.called_for(lambda: papers.audit(sample=30))
+    assert sorted(asked) == sorted(TEXTS)
+    assert place.path.read_bytes() == before
+
+
+def test_a_dry_run_writes_nothing(plain: ContextualEmbedder, service: Service, tmp_path: Path) -> None:
+    """Not even plain vectors, which a copy without them lacks; those that are kept are not embedded again."""
+    embedder = ArithmeticEmbedder.from_corpus([], model=plain, weight=0.3, corpus=False)
+    with Collection.create(FaissStore(tmp_path / "papers"), embedder, parent_key="page") as papers:
+        papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
+        assert service.called_for(lambda: papers.recontextualize(dry_run=True)) == []
+        papers.export(tmp_path / "papers.parquet")
+    Collection.import_(tmp_path / "papers.parquet", FaissStore(tmp_path / "copy"), model=plain).close()
+    with Collection.open(FaissStore(tmp_path / "copy"), model=plain) as copy:
+        copy.close()
+        before = {path.name: path.read_bytes() for path in (tmp_path / "copy").rglob("*")}
+        assert copy.recontextualize(dry_run=True).documents == 30
+        copy.close()
+        assert {path.name: path.read_bytes() for path in (tmp_path / "copy").rglob("*")} == before
+
+
+@pytest.fixture
+def of_words(tmp_path: Path) -> Collection:
+    """A collection of another function, whose vectors are as long."""
+    made = Collection.create(FaissStore(tmp_path / "of words"), FunctionEmbedder(Service(seed=7), name="words-0"))
+    made.add(TEXTS, ids=map(str, range(30)))
+    return made
+
+
+def test_a_move_to_an_embedders_model_keeps_its_batch_size_and_its_vectors(
+    of_words: Collection, plain: ContextualEmbedder, service: Service
+) -> None:
+    """Texts of the sample and of the records go to the service once, in calls of the size that it takes."""
+    sizes, answer = list[int](), Service.__call__
+
+    def sized(self: Service, texts: list[str]) -> list[list[float]]:
+        sizes.append(len(texts))
+        return answer(self, texts)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Service, "__call__", sized)
+        asked = service.called_for(lambda: of_words.recontextualize(model=plain, context_size=10))
+        assert max(sizes) <= 4
+        assert sorted(asked) == sorted(TEXTS)
+        assert of_words.embedder.options.mini_batch_size == 4
+        assert service.called_for(lambda: of_words.recontextualize(seed=1, context_size=10)) == []
+
+
+def ended(_: Progress) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("way", ["model", "embedder", "mapped"])
+def test_an_interrupted_move_goes_on_although_the_service_rounds_differently(
+    of_words: Collection, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """In another process, where the function's vectors of the fixed texts are others than before."""
+    service = Service(noise=1e-3)
+
+    def move(**more: Any) -> Recontextualization:
+        made = FunctionEmbedder(service, name="words-1")
+        if way == "model":
+            return of_words.recontextualize(model=made, context_size=10, **more)
+        mapped = ContextualEmbedder.from_corpus(TEXTS, model=made, context_size=10)
+        return of_words.recontextualize(embedder=made if way == "embedder" else mapped, **more)
+
+    monkeypatch.setattr(backfill, "FIRST_PART", 8)
+    with pytest.raises(KeyboardInterrupt):
+        move(on_progress=ended)
+    report = move()
+    assert (report.documents, report.embedded, report.generation) == (30, 22, 2)
+    again = move()
+    assert (again.embedded, again.fingerprint) == (0, report.fingerprint)
+    of_words.close()
+
+
+@pytest.mark.parametrize("way", ["interrupted", "rolled back"])
+def test_a_deleted_text_leaves_no_plain_vector_of_another_generation(
+    of_words: Collection, plain: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The active embedder keeps none, and the one of the generation beside it does."""
+    if way == "interrupted":
+        monkeypatch.setattr(backfill, "FIRST_PART", 8)
+        with pytest.raises(KeyboardInterrupt):
+            of_words.recontextualize(model=plain, context_size=10, on_progress=ended)
+    else:
+        of_words.recontextualize(model=plain, context_size=10)
+        of_words.close()
+        of_words = Collection.open(of_words.store, model=plain)
+        of_words.recontextualize(embedder=FunctionEmbedder(Service(seed=7), name="words-0"))
+    file = FaissStore(of_words.store.folder).folder / FILE  # pyright: ignore[reportAttributeAccessIssue]
+    held, replaced = (np.asarray(plain.embed_documents([text]), "<f4").tobytes() for text in TEXTS[:2])
+    assert held in file.read_bytes()
+    assert replaced in file.read_bytes()
+    of_words.delete(["0"])
+    of_words.add(["another text"], ids=["1"])
+    assert held not in file.read_bytes()
+    assert replaced not in file.read_bytes()
+    of_words.close()
+
+
+def test_what_a_run_refuses_a_dry_run_refuses(
+    of_words: Collection, plain: ContextualEmbedder, papers: Collection, tmp_path: Path
+) -> None:
+    short = FunctionEmbedder(lambda texts: [[1.0, float(len(text))] for text in texts], name="short-1")
+    canary = Canary({"a river": ["nosuch"]})
+    refused: list[tuple[Collection, type[Exception], str, dict[str, Any]]] = [
+        (of_words, ModelError, "is a plain model, which reads no context", {}),
+        (of_words, TypeError, "by its own setting", {"model": plain, "windows": True}),
+        (of_words, TypeError, "by its own setting", {"model": plain, "windows": False}),
+        (of_words, StoreError, "vectors of length 32, found 2", {"model": short}),
+        (of_words, StoreError, "vectors of length 32, found 2", {"embedder": short}),
+        (of_words, TypeError, "has its model and Context", {"embedder": plain, "context_size": 8}),
+        (of_words, ValueError, "Expected strategy 'random' or 'clusters'", {"model": plain, "strategy": "strata"}),
+        (of_words, ValueError, "context_size", {"model": plain, "context_size": 0}),
+        (of_words, ValueError, "grace_s", {"model": plain, "grace_s": -1.0}),
+        (of_words, CorpusError, "'nosuch'", {"model": plain, "canary": canary}),
+        (papers, ModelError, "by its own setting", {"windows": True}),
+        (papers, ModelError, "reads no siblings", {"model": plain}),
+    ]
+    for collection, error, message, asked in refused:
+        for dry_run in (True, False):
+            with pytest.raises(error, match=message):
+                collection.recontextualize(**asked, dry_run=dry_run)
+        assert len(collection.store.generations()) == 1
+    assert of_words.recontextualize(model=plain, dry_run=True).documents == 30
+    of_words.close()
 
 
 def test_without_its_file_a_collection_is_as_before(papers: Collection, service: Service) -> None:

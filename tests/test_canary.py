@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from intact import damages
 from tiny import WORDS
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from cde_rag.cli import app
@@ -76,6 +77,13 @@ def test_a_context_that_loses_what_is_known_does_not_serve(papers: Collection):
     report = move(papers, canary=Canary(lost, k=1, may_lose=len(lost)))
     assert (report.generation, report.embedded) == (2, 0)  # what was embedded for the canary is used
     assert papers.inspect().fingerprint != fingerprint
+
+
+def test_the_documentation_says_that_a_canary_ranks_by_vectors():
+    recontextualizing: Any = get_command(app).commands["recontextualize"]  # pyright: ignore[reportAttributeAccessIssue]
+    (option,) = [one for one in recontextualizing.params if one.name == "canary"]
+    for documented in (Canary.__doc__, Collection.recontextualize.__doc__, option.help):
+        assert "by vectors" in str(documented)
 
 
 def test_what_is_still_found_is_no_hindrance(papers: Collection):

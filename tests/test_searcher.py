@@ -18,9 +18,10 @@ from test_collection import StubEmbedder
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError, FilterError, StoreError, TextIndexError, TextIndexWarning
 from cde_rag.records import Hit, Record
-from cde_rag.search.fusion import check_fusion, ranking_of
+from cde_rag.search.fusion import CANDIDATES, check_fusion, ranking_of
 from cde_rag.search.grouping import Grouping
 from cde_rag.search.searcher import Searcher
+from cde_rag.server.collection_routes import SearchRequest
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.filter_conditions import number
 from cde_rag.stores.filters import matches
@@ -249,6 +250,22 @@ def test_hybrid_is_the_default_of_all_searches(papers: Collection) -> None:
     assert papers.search_groups("river", group_by="place") == hybrid.search_groups("river", group_by="place")
     assert papers.search_parents("river") == hybrid.search_parents("river")
     assert papers.reranked(shout).search("river") == hybrid.reranked(shout).search("river")
+
+
+def test_a_hybrid_ranking_ends_where_its_documentation_says(tmp_path: Path) -> None:
+    """Of twice the candidates, in one page or in many; the vectors rank every record."""
+    with Collection.create(FaissStore(tmp_path / "papers"), StubEmbedder()) as papers:
+        texts = [f"river {place}" if place < 200 else f"bank {place}" for place in range(400)]
+        papers.add(texts, ids=map(str, range(400)))
+        found, page, pages = papers.search("river", 1000), [], 0
+        while page := papers.search("river", 50, offset=50 * pages):
+            pages += 1
+            assert page == found[50 * (pages - 1) : 50 * pages]
+        assert CANDIDATES < len(found) <= 50 * pages
+        assert len(found) <= 2 * CANDIDATES
+        assert len(papers.search("river", 1000, by="vectors")) == 400
+    for documented in (Collection.search.__doc__, SearchRequest.model_fields["by"].description):
+        assert f"{2 * CANDIDATES} hits" in str(documented)
 
 
 def test_words_is_another_name_for_bm25(papers: Collection) -> None:

@@ -5,15 +5,16 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from intact import damages
 from tiny import WORDS
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, Record, Tenants
-from cde_rag.collection.collection import PROBED, plan_records
+from cde_rag.collection.collection import plan_records
 from cde_rag.errors import CorpusError, StoreError, TenantError
-from cde_rag.indexing.recontextualization import Estimate
+from cde_rag.indexing.recontextualization import PROBED, Estimate
 from cde_rag.indexing.upsert import AddPlan
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.tenant_stores import FolderTenants
@@ -94,8 +95,9 @@ def test_a_dry_run_estimates_the_gain_as_drift_does(papers: Collection, tiny_mod
     cost = papers.recontextualize(seed=1, context_size=8, dry_run=True)
     assert (cost.gain, cost.interval) == (expected.gain, expected.interval)
     assert papers.recontextualize(context_size=8, dry_run=True) == Estimate(0, 0, 0.0, 0, 0.0, (0.0, 0.0))
-    for other in ({"model": tiny_model}, {"embedder": papers.embedder}, {"windows": True}):
-        assert papers.recontextualize(context_size=8, dry_run=True, **other).gain is None
+    other: dict[str, Any]
+    for other in ({"model": tiny_model, "context_size": 8}, {"embedder": papers.embedder}, {"windows": True}):
+        assert papers.recontextualize(dry_run=True, **other).gain is None
 
 
 def test_a_dry_run_refuses_what_the_run_would(papers: Collection):
@@ -132,7 +134,7 @@ def test_tenants_old_names_work_and_say_the_new_ones(tmp_path: Path, tiny_model:
     [
         ("cde_rag.fingerprint", "stamp", "from cde_rag.stamps import stamp"),
         ("cde_rag.readers.pgvector_table", "LANGCHAIN", "from cde_rag.adoption.pgvector_table import LANGCHAIN"),
-        ("cde_rag.collection.adopt_qdrant", "catch_up", "from cde_rag.adoption import catch_up"),
+        ("cde_rag.collection.adopt_qdrant", "catch_up", "cde_rag.adoption.catch_up(collection), or "),
         ("cde_rag.collection.adopt_qdrant", "adopt", "cde_rag.adoption.adopt(QdrantCollection(client, collection, "),
         ("cde_rag.collection.adopt_pgvector", "adopt", "cde_rag.adoption.adopt(PostgresTable(store, table, columns))"),
     ],

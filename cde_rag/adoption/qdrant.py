@@ -199,7 +199,10 @@ def _sampled(
     seed: int,
 ) -> Embedder:
     """Return an embedder with a Context of the texts."""
-    found = as_model("cde-mini" if model is None else model).keeping(plain_vectors)
+    found: AnyModel = "cde-mini" if model is None else model
+    if plain_vectors is not None:
+        made = found if isinstance(found, ContextualEmbedder) else as_model(found)
+        found = made.keeping(plain_vectors)
     return ContextualEmbedder.from_corpus(texts, model=found, context_size=context_size, seed=seed)
 
 

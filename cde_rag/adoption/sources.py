@@ -9,7 +9,7 @@ release(papers)  # ends the adoption; the application's data were never touched
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cde_rag.adoption.outcome import Adoption
 from cde_rag.collection.collection import Collection
@@ -103,7 +103,8 @@ def adopt(
         MissingExtraError: The extra `qdrant` or `postgres` is not installed.
         StoreError: There is no such collection, table or column, it is a store of this library, the first run was of
             another source, another run is in progress, or the Qdrant server is older.
-        TypeError: `own_vectors` without a plain embedder as `model`, or without `plain_vectors`.
+        TypeError: `source` is something else; or `own_vectors` without a plain embedder as `model`, or without
+            `plain_vectors`.
 
     Warns:
         TruncationWarning: Texts exceeded the model's token limit and were truncated.
@@ -139,6 +140,12 @@ def adopt(
                 seed=seed,
                 parent_key=parent_key,
                 on_progress=on_progress,
+            )
+        case _:
+            raise TypeError(
+                f"Expected a QdrantCollection or a PostgresTable, found {source!r:.80}. Write "
+                'adopt(QdrantCollection(client, "papers", texts="langchain")), or adopt(PostgresTable(store, table, '
+                "columns))."
             )
 
 
@@ -201,7 +208,10 @@ def _is_of_qdrant(collection: Collection) -> bool:
 
     Raises:
         StoreError: The collection was not adopted.
+        TypeError: It is no Collection.
     """
+    if not isinstance(cast(object, collection), Collection):
+        raise TypeError(f"Expected a Collection, the result of adopt, found {collection!r:.80}. Open it by its store.")
     settings = collection.store.manifest().settings
     if "texts" not in settings and "table" not in settings:
         raise StoreError("This collection was not adopted: it holds its own records. Write to it as to any other.")

@@ -62,7 +62,10 @@ def recontextualize(
     ] = None,
     canary: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help='Queries that must pass before the switch, JSONL: {"query": …, "ids": […]}.'),
+        typer.Option(
+            metavar="FILE",
+            help='Queries that must pass by vectors before the switch, JSONL: {"query": …, "ids": […]}.',
+        ),
     ] = None,
     may_lose: Annotated[
         int, typer.Option(min=0, help="Maximum number of canary queries that may fail in the new context.")
@@ -81,7 +84,7 @@ def recontextualize(
 
     The collection can be searched and written in its old context until the switch. To resume an interrupted command,
     run it again. The old generation is kept for rollback. With --canary it switches only if every query
-    that finds one of its documents in the top ten now also does in the new context.
+    that finds one of its documents in the top ten by vectors now also does in the new context.
 
     \b
     Examples:

@@ -5,9 +5,8 @@ Long because every method documents its arguments and errors; the procedures are
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, overload
+from typing import Any, Final, Literal, cast, overload
 
 from cde_rag._validation import check_ids, check_positive, named_keywords
 from cde_rag.collection.info import Inspection, inspect, verify
@@ -15,14 +14,14 @@ from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextError, ContextMismatchError, ModelError, StoreError, warn_of_old_name
+from cde_rag.errors import ContextMismatchError, StoreError, warn_of_old_name
+from cde_rag.indexing import recontextualization
 from cde_rag.indexing.audit import SAMPLE, Audit, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
-from cde_rag.indexing.recontextualization import Estimate, estimate, samples_the_same
-from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
+from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.readers import RecordReader
@@ -39,10 +38,6 @@ from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up, check_no_tenants, restore
 from cde_rag.transfer.parquet import Transfer, export_collection, import_collection
 
-if TYPE_CHECKING:
-    from cde_rag.models import CDEModel
-
-PROBED: Final = 64  # documents that the gain is estimated on before a move; `drift` takes more
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 
 
@@ -133,14 +128,15 @@ class Collection(ProcessBound):
             store: Store of the collection, the path of its folder, or its address.
             model: A folder or model in place of the name that is stored with the collection; or an embedder of the
                 model that it was made with, such as a PlainEmbedder or FunctionEmbedder.
-            options: Device, dtype and batch size; they stay when the collection moves to another Context or model.
+            options: Device, dtype and batch size; they stay when the collection moves to another Context or model. A
+                given embedder has its own device, dtype and runtime, and by default its own batch size and pool.
 
         Raises:
             ContextFormatError: The stored context is damaged, or of a newer format.
             ContextMismatchError: The model has other weights than the one that made the vectors.
             ModelError: There is no model of the stored name.
             StoreError: There is no collection in the store, or it is damaged.
-            TypeError: That is no store and no path.
+            TypeError: That is no store and no path; or a device, dtype or runtime for a model that is loaded.
         """
         place, store = store, _store_at(store)
         if isinstance(place, str | Path):
@@ -211,7 +207,7 @@ class Collection(ProcessBound):
         folder: str | Path,
         store: Store | str | Path,
         *,
-        model: "str | Path | CDEModel | AnyModel | None" = None,
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Collection":
         """Restore a collection from its `backup`, and open it. Every file is compared with its checksum first.
@@ -241,7 +237,7 @@ class Collection(ProcessBound):
         path: str | Path,
         store: Store | str | Path,
         *,
-        model: "str | Path | CDEModel | AnyModel | None" = None,
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         on_progress: Callable[[Progress], None] | None = None,
     ) -> "Collection":
@@ -403,6 +399,9 @@ class Collection(ProcessBound):
     ) -> list[Hit]:
         """Return the `k` best hits for one query.
 
+        A ranking by "hybrid" ends after at most 200 hits, the 100 best of either side, whatever `k` and `offset` are.
+        `by="vectors"` ranks all records, and `searcher(candidates=500)` fuses more of them.
+
         Args:
             query: A text that is not blank.
             k: Maximum number of hits.
@@ -410,7 +409,8 @@ class Collection(ProcessBound):
             where: A filter over the metadata; see `cde_rag.stores.filters`.
             score_threshold: Minimum score of a hit, on the scale of this ranking.
             offset: Number of hits to skip: the next page begins at `offset + k`. Pages of an unchanged collection are
-                consistent if it is searched exactly; the cost of a page grows with its offset.
+                consistent if it is searched exactly; the cost of a page grows with its offset. Pages after the
+                end of the ranking are empty.
 
         Raises:
             ContextMismatchError: The collection was moved to another model, which is not here under its name.
@@ -625,7 +625,7 @@ class Collection(ProcessBound):
         context_size: int | None = None,
         strategy: str = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -641,7 +641,7 @@ class Collection(ProcessBound):
         context_size: int | None = None,
         strategy: str = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -657,7 +657,7 @@ class Collection(ProcessBound):
         context_size: int | None = None,
         strategy: str = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -678,18 +678,21 @@ class Collection(ProcessBound):
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
             windows: Read texts longer than the model's window in windows (True), or cut them (False); by default as the
                 collection does now.
-            model: Another model, or its name or folder; its vectors must be as long as the collection's. Readers follow
-                the switch if they find the model under its name; others have to open the collection again.
+            model: Another model, its name or folder, or an embedder of it, which keeps its batch size; its vectors must
+                be as long as the collection's. Readers follow the switch if they find the model under its name; others
+                have to open the collection again.
             embedder: An embedder to move to without sampling: a PlainEmbedder, or one of an existing Context. For
                 readers like `model`.
-            canary: Queries that must still find their documents; run when all is embedded, before the switch.
+            canary: Queries that must still find their documents by vectors; run when all is embedded, before the
+                switch.
             grace_s: Minimum seconds since the start of the run before generations older than the previous one are
                 dropped; queries in flight do not need it, but other readers of a Qdrant collection may.
             on_progress: Called after each write, every few seconds, and while the sample is read. An exception that it
                 raises ends the run. Records that arrive at the end of the run are embedded while writers wait.
             dry_run: True: estimate the cost, and the gain of a new Context of the same model as `drift` does, from
-                samples; an Estimate. Changes nothing. The time is measured with the embedder that is given, or else
-                with the present one, also where another `model` is named.
+                samples; an Estimate. Changes nothing, and refuses what the run refuses before it begins. The time is
+                measured with the embedder that is given, or else with the present one, also where another `model` is
+                named.
 
         Raises:
             CanaryError: The new context fails too many canary queries, and is not activated; the same call without a
@@ -701,41 +704,17 @@ class Collection(ProcessBound):
                 model is plain, and none is given that reads a context.
             StoreError: Another run is in progress, the store cannot be written, or the new vectors would have another
                 length.
-            TypeError: An embedder is given together with a model, a context size or windows.
-            ValueError: `grace_s` is below 0 or not finite.
+            TypeError: An embedder is given together with a model, a context size or windows; or windows with a plain
+                model.
+            ValueError: Another strategy, `context_size` is below 1, or `grace_s` below 0 or not finite.
         """
-        if dry_run:
-            if model is None and embedder is None:
-                return self._estimated(seed, context_size, strategy, windows=windows)
-            return estimate(self.store, self.embedder if embedder is None else embedder, self.parent_key)
-        return recontextualize_store(
-            self.store,
-            self._active,
-            self.parent_key,
-            seed=seed,
-            context_size=context_size,
-            strategy=strategy,
-            windows=windows,
-            model=model,
-            embedder=embedder,
-            canary=canary,
-            grace_s=grace_s,
-            on_progress=on_progress,
+        wanted = Wanted(
+            seed=seed, context_size=context_size, strategy=strategy, windows=windows, model=model, embedder=embedder
         )
-
-    def _estimated(self, seed: int, context_size: int | None, strategy: str, *, windows: bool | None) -> Estimate:
-        """Estimate cost and gain of a new Context of the present model."""
-        store, embedder = self.store, self.embedder
-        if samples_the_same(store, embedder, seed=seed, context_size=context_size, strategy=strategy, windows=windows):
-            return Estimate(0, 0, 0.0, 0, 0.0, (0.0, 0.0))
-        cost = estimate(store, embedder, self.parent_key)
-        if windows not in (None, embedder.context.identity.windows):
-            return cost
-        try:
-            drift = self.drift(seed=seed, context_size=context_size, strategy=strategy, probes=PROBED)
-        except (ContextError, ModelError):  # a plain model, or one without a null context to compare with
-            return cost
-        return replace(cost, gain=drift.gain, interval=drift.interval)
+        moved = self.store, self._active, self.parent_key, wanted
+        if dry_run:
+            return recontextualization.dry_run(*moved, canary=canary, grace_s=grace_s)
+        return recontextualization.recontextualize(*moved, canary=canary, grace_s=grace_s, on_progress=on_progress)
 
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
         """Return to the Context before the last `recontextualize`; repeat the call to resume if interrupted.
@@ -828,7 +807,8 @@ class Collection(ProcessBound):
     def audit(self, *, sample: int = SAMPLE, seed: int = 0) -> Audit:
         """Embed a sample of the records again, each with its siblings, and compare with the stored vectors.
 
-        Shows whether the vectors are those of the active Context, which checksums cannot.
+        Shows whether the vectors are those of the active Context, which checksums cannot. Plain vectors that are kept
+        are not used: the model, or a user's function, embeds every text of the sample and its siblings.
 
         Args:
             sample: Maximum number of records.
@@ -836,6 +816,7 @@ class Collection(ProcessBound):
 
         Raises:
             CorpusError: The collection is empty.
+            ModelError: A user's function gives other vectors of the fixed texts than before.
             StoreError: There is no collection in the store.
             ValueError: `sample` is below 1.
         """

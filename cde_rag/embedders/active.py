@@ -10,6 +10,7 @@ from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wra
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.models.files.vector_cache import FILE, PlainVectors
 from cde_rag.stores.store import Folder, Store
+from cde_rag.stores.store_calls import StoreCalls
 
 if TYPE_CHECKING:
     from cde_rag.embedders.contextual import AnyModel
@@ -130,6 +131,7 @@ def loaded(
     Raises:
         ContextMismatchError: The model has other weights than the one that made the Context.
         ModelError: There is no such model or runtime, or it was a function, which has to be given.
+        TypeError: A device, dtype or runtime for a model that is loaded.
     """
     # torch is imported where a model is loaded, so that a store is read without it
     from cde_rag.embedders.contextual import ContextualEmbedder, as_model
@@ -138,10 +140,12 @@ def loaded(
     from cde_rag.models.runtimes import runtime_choice
 
     runtime_choice.asked(options.runtime)
+    size, asked = options.mini_batch_size, (options.device, options.dtype, options.runtime)
     if isinstance(model, ContextualEmbedder):
-        return model.rebound(context)
-    identity, size = context.identity, options.mini_batch_size
-    asked = options.device, options.dtype, options.runtime
+        own = as_model(model, *asked)
+        given = model.mini_batch_size if size == EmbedderOptions().mini_batch_size else size
+        return ContextualEmbedder(own, context, mini_batch_size=given, pool=options.pool or model.pool)
+    identity = context.identity
     family = next((one for one in PLAIN if one.owns(identity)), None)
     try:
         if family is None or isinstance(model, Model):
@@ -162,13 +166,18 @@ def keeping(embedder: Embedder, store: Store) -> Embedder:
     """Keep plain vectors in the folder of a store that has one, for a model under arithmetic."""
     from cde_rag.embedders.contextual import contextual
 
-    own = contextual(embedder)
-    if own is None or own.context.identity.attention != ARITHMETIC or not isinstance(store, Folder):
+    own, place = contextual(embedder), plain_vectors(store)
+    if own is None or own.context.identity.attention != ARITHMETIC or place is None:
         return embedder
-    return own.keeping(PlainVectors(store.folder / FILE))
+    return own.keeping(place)
 
 
-def stored_context(store: Store, generation: int | None = None) -> Context:
+def plain_vectors(store: Store) -> PlainVectors | None:
+    """Return the place of a store's plain vectors; None if it has no folder."""
+    return PlainVectors(store.folder / FILE) if isinstance(store, Folder) else None
+
+
+def stored_context(store: StoreCalls, generation: int | None = None) -> Context:
     """Read the Context of a generation (default: the active one).
 
     Raises:

@@ -171,7 +171,7 @@ def audit(source: Source, embedder: Embedder, *, sample: int = SAMPLE) -> Audit:
         StoreError: It cannot be read.
         ValueError: `sample` is below 1.
     """
-    sample = check_positive(sample, "sample")
+    sample, embedder = check_positive(sample, "sample"), _uncached(embedder)
     found = source.sample(sample)
     texts = [stored.text for stored in found]
     made = lambda: embedder.embed_passages(texts, None).vectors  # noqa: E731
@@ -195,7 +195,7 @@ def audit_collection(
         CorpusError: The collection is empty.
         StoreError: It cannot be read.
     """
-    sample = check_positive(sample, "sample")
+    sample, embedder = check_positive(sample, "sample"), _uncached(embedder)
     rows = store.sample(sample, seed=seed)
     passages = with_siblings(store, rows, parent_key, embedder)
     fresh = [(row, passage) for row, passage in zip(rows, passages, strict=True) if passage.digest == row.digest]
@@ -280,6 +280,16 @@ def _of_another_kind(
         cosines = _cosines(some, np.ones(len(some), bool), embed([each.text for each in some]))
         kind[left] = cosines >= REPRODUCED
     return kind
+
+
+def _uncached(embedder: Embedder) -> Embedder:
+    """Return the embedder of a model that embeds every text: kept vectors would reproduce themselves."""
+    from cde_rag.embedders.contextual import ContextualEmbedder, contextual
+
+    own = contextual(unwrapped(embedder))
+    if own is None or not own.context.identity.is_plain:
+        return embedder
+    return ContextualEmbedder(own.model.uncached(), own.context, mini_batch_size=own.mini_batch_size)
 
 
 def _without_context(embedder: Embedder) -> Callable[[list[str]], Float32[np.ndarray, "texts dim"]] | None:

@@ -1,8 +1,9 @@
 """Backfill of a generation alongside the active one, activation, and rollback."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float32
@@ -11,13 +12,13 @@ from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import bound
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
-from cde_rag.indexing.sibling_passages import with_siblings
+from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
 from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
 
-ROWS_AT_ONCE = 1024  # read at one time, and embedded in parts, each of which is written
+ROWS_AT_ONCE = 1024  # read with their siblings in one session, and embedded in parts, each of which is written
 LAST_ROWS = 64  # most rows that are embedded while writers wait: some seconds
 ACTIVATIONS = 8  # tries to activate a generation while others write
 LAST_PASSES = 8  # over rows that arrived during the run; then writers wait for the rest, or it would never end
@@ -59,12 +60,9 @@ def roll_back(
     """
     started = time.monotonic()
     with store.lease():
-        active = store.manifest().generation
-        earlier = [generation.number for generation in store.generations() if generation.number < active]
-        if not earlier:
-            raise StoreError(f"Expected a generation before {active}, found none: there is nothing to roll back to.")
-        embedded = complete(store, earlier[-1], bound(store, embedder, earlier[-1]), parent_key, on_progress)
-        return report(store, embedded, started)
+        number = store.read(_before)
+        embedded = complete(store, number, bound(store, embedder, number), parent_key, on_progress)
+        return store.read(partial(report, embedded=embedded, started=started))
 
 
 def complete(
@@ -102,7 +100,7 @@ def complete(
                     on_progress(Progress(done, max(total, done), time.monotonic() - started, before))
             check()
             try:
-                embedded += store.activate(number, last=embedding.embed)
+                embedded += store.activate(number, last=embedding.embed_rows)
                 break
             except StoreError:
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
@@ -112,11 +110,10 @@ def complete(
         return embedded
 
 
-def report(store: Store, embedded: int, started: float) -> Recontextualization:
+def report(state: StoreCalls, embedded: int, started: float) -> Recontextualization:
     """Return the result of a run that began at `started` (time.monotonic)."""
-    documents, manifest = store.read(lambda state: (state.count(), state.manifest()))
-    elapsed = time.monotonic() - started
-    return Recontextualization(documents, embedded, manifest.generation, manifest.fingerprint, elapsed)
+    manifest, elapsed = state.manifest(), time.monotonic() - started
+    return Recontextualization(state.count(), embedded, manifest.generation, manifest.fingerprint, elapsed)
 
 
 class _RowEmbedder:
@@ -127,16 +124,37 @@ class _RowEmbedder:
         self._embedder = embedder
         self._parent_key = parent_key
 
-    def embed(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
-        """Return digests and vectors of rows."""
+    def lacking(self, number: int, after: Row | None) -> list[tuple[Row, Passage]]:
+        """Return some rows that a generation lacks, with their siblings, in one state of the store.
+
+        They come after a row; after the last one, once more from the first: those that changed after they were read.
+        """
+
+        def read(state: StoreCalls) -> list[tuple[Row, Passage]]:
+            rows = state.lacking(number, limit=ROWS_AT_ONCE, after=after)
+            if not rows and after is not None:
+                rows = state.lacking(number, limit=ROWS_AT_ONCE)
+            return list(zip(rows, with_siblings(state, rows, self._parent_key, self._embedder), strict=True))
+
+        return self._store.read(read)
+
+    def embed(self, rows: Sequence[tuple[Row, Passage]]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
+        """Return digests and vectors of rows; does not read the store."""
+        texts = [embedded_text(row.record) for row, _ in rows]
+        embedded = self._embedder.embed_passages(texts, [passage.siblings for _, passage in rows])
+        return [passage.digest for _, passage in rows], embedded.vectors
+
+    def embed_rows(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
+        """Return digests and vectors of rows whose siblings are not read yet, for `Store.activate`."""
         passages = self._store.read(lambda state: with_siblings(state, rows, self._parent_key, self._embedder))
-        texts = [embedded_text(row.record) for row in rows]
-        embedded = self._embedder.embed_passages(texts, [passage.siblings for passage in passages])
-        return [passage.digest for passage in passages], embedded.vectors
+        return self.embed(list(zip(rows, passages, strict=True)))
 
 
 def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> Iterator[int]:
     """Embed the rows that a generation lacks, in parts of some seconds; yields the number of vectors of each part.
+
+    Rows are read with their siblings in one session for many parts, and each part is written in one. Those that another
+    call changed between the two are skipped by the store, and read again.
 
     If new rows keep arriving it ends before all are embedded, and leaves the rest to `Store.activate`.
 
@@ -147,20 +165,27 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> I
         missing: Number of missing rows when the run began; any more arrived meanwhile.
     """
     passes, after, size = 0, None, FIRST_PART
-    while (lacking := store.lacking(number, limit=ROWS_AT_ONCE, after=after)) or after is not None:
-        if not lacking:
-            after = None  # once more from the first row: those that changed after they were read
-            continue
+    while lacking := embedding.lacking(number, after):
         if missing <= 0 and (len(lacking) <= LAST_ROWS or passes == LAST_PASSES):
             return
         passes += missing <= 0
         while lacking:
             part, lacking, started = lacking[:size], lacking[size:], time.monotonic()
-            taken = store.add_to_generation(number, part, *embedding.embed(part))
+            rows = [row for row, _ in part]
+            taken = store.add_to_generation(number, rows, *embedding.embed(part))
             size = next_part(len(part), time.monotonic() - started)
             missing -= len(part)
-            after = part[-1]
+            after = rows[-1]
             yield taken
+
+
+def _before(state: StoreCalls) -> int:
+    """Return the number of the generation before the active one."""
+    active = state.manifest().generation
+    earlier = [generation.number for generation in state.generations() if generation.number < active]
+    if not earlier:
+        raise StoreError(f"Expected a generation before {active}, found none: there is nothing to roll back to.")
+    return earlier[-1]
 
 
 def _vectors(store: StoreCalls, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Canary: queries with known results, run against a new generation before it becomes active."""
+"""Canary: queries with known results, searched in a new generation by vectors before it becomes active."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,12 @@ from cde_rag.stores.store import Store
 class Canary:
     """Queries with known results, which must still be found after a switch.
 
+    Both generations are searched by vectors, whatever ranking the collection's searches have: BM25 finds the same in
+    both, and would hide what the new vectors lose.
+
     Attributes:
         relevant: Ids of the relevant documents of each query, one of which should be found.
-        k: Number of hits to look in.
+        k: Number of hits by vectors to look in.
         may_lose: Maximum number of queries that succeed in the active context and fail in the new one.
 
     Raises:

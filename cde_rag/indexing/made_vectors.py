@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._validation import digest
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.indexing.upsert_plan import Stale, groups_of
+from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.records import Record, Row, embedded_text
 from cde_rag.stores.store_calls import StoreCalls
 
@@ -36,12 +38,17 @@ class CallVectors:
         truncated: Ids of rows that exceed the model's token limit.
         written: Number of the call's rows that are stored with their vectors, or deleted; re-embedded siblings do not
             count.
+
+    Args:
+        ready: Vectors that were made before.
+        kept: Place of the store's plain vectors; of whichever generation they are.
     """
 
-    def __init__(self, ready: ReadyVectors | None) -> None:
+    def __init__(self, ready: ReadyVectors | None, kept: PlainVectors | None = None) -> None:
         self.truncated: set[str] = set()
         self.written = 0
         self._ready = ready
+        self._kept = kept
         self._embedder: Embedder | None = None
         self._made: dict[str, Float32[np.ndarray, " dim"]] = {}
 
@@ -108,5 +115,9 @@ class CallVectors:
         from cde_rag.embedders.contextual import contextual
 
         own = contextual(unwrapped(self.embedder))
-        if own is not None and own.vectors is not None:
-            own.forget([embedded_text(record) for record in records()])
+        places = [self._kept, None if own is None else own.vectors]
+        files = {place.path: place for place in places if place is not None and place.path.exists()}
+        if files:
+            digests = [digest(embedded_text(record)) for record in records()]
+            for place in files.values():
+                place.forget(digests)

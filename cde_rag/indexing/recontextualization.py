@@ -9,29 +9,35 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from cde_rag._validation import digest
+from cde_rag._validation import check_positive, digest
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.context.sampling import sample_random
-from cde_rag.embedders.active import ActiveEmbedder, keeping, stored_context
-from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
-from cde_rag.errors import ContextMismatchError, ModelError, StoreError
+from cde_rag.embedders.active import ActiveEmbedder, keeping, plain_vectors, stored_context
+from cde_rag.embedders.protocol import Embedder, unwrapped, wrapped_like
+from cde_rag.errors import ContextError, ContextMismatchError, ModelError, StoreError
 from cde_rag.indexing.backfill import Recontextualization, complete, report
 from cde_rag.indexing.canary import Canary
+from cde_rag.indexing.drift import measure_drift
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.indexing.upsert import Progress
 from cde_rag.records import embedded_text
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreState
 
 if TYPE_CHECKING:
     from cde_rag.embedders.contextual import AnyModel
+    from cde_rag.embedders.pool import Pool
     from cde_rag.models.model import Model
 
+PROBED: Final = 64  # documents that the gain is estimated on before a move; `drift` takes more
 ROWS_SAMPLED = 1024  # read for the sample between two calls of on_progress
 
 
@@ -56,47 +62,101 @@ class Estimate:
     interval: tuple[float, float] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The vector space that a collection is to move to; `Collection.recontextualize` documents each field."""
+
+    seed: int
+    context_size: int | None
+    strategy: str
+    windows: bool | None
+    model: "AnyModel | None"
+    embedder: Embedder | None
+
+
 def recontextualize(
     store: Store,
     active: ActiveEmbedder,
     parent_key: str | None,
+    wanted: Wanted,
     *,
-    seed: int,
-    context_size: int | None,
-    strategy: str,
-    windows: bool | None,
-    model: "AnyModel | None",
-    embedder: Embedder | None,
     canary: Canary | None,
     grace_s: float,
     on_progress: Callable[[Progress], None] | None,
 ) -> Recontextualization:
     """Move a store to a new Context, as `Collection.recontextualize`, which documents arguments and errors."""
-    _check_end(store, canary, grace_s)
-    started, serving = time.monotonic(), unwrapped(active.embedder)
-    target = _target(store, serving, parent_key, seed, context_size, strategy, model, embedder, windows=windows)
+    started = time.monotonic()
+    target = _target(store, active, parent_key, wanted, canary, grace_s)
     with store.lease():
-        number = _unfinished(store, target)
-        if number is None:
+        before, begun = _begun(store, target)
+        if begun is None:
             embedder = target.bind(target.context(_corpus(store, on_progress)))
-            if embedder.fingerprint == store.manifest().fingerprint:  # the same documents were sampled
-                return report(store, 0, started)
-            number = _begin(store, embedder)
+            number = store.write(partial(_begin, embedder=embedder))
+            if number is None:  # the same documents were sampled
+                return store.read(partial(report, embedded=0, started=started))
         else:
-            embedder = target.bind(stored_context(store, number))
-        before, new, serving = store.manifest().generation, embedder, unwrapped(active.embedder)
+            number, context = begun
+            embedder = target.bind(context)
 
         def check() -> None:
             if canary is not None:
-                canary.check(store, number, serving, new)
+                canary.check(store, number, unwrapped(active.embedder), embedder)
 
         embedded = complete(store, number, embedder, parent_key, on_progress, check)
         _follow(store, active, number, embedder)
         time.sleep(max(0.0, grace_s - (time.monotonic() - started)))
-        for generation in store.generations():
-            if generation.number not in (number, before):
-                store.drop(generation.number)
-        return report(store, embedded, started)
+
+        def finished(state: StoreState) -> tuple[Recontextualization, list[int]]:
+            numbers = [generation.number for generation in state.generations()]
+            return report(state, embedded, started), [one for one in numbers if one not in (number, before)]
+
+        done, older = store.read(finished)
+        for generation in older:
+            store.drop(generation)
+        return done
+
+
+def dry_run(
+    store: Store,
+    active: ActiveEmbedder,
+    parent_key: str | None,
+    wanted: Wanted,
+    *,
+    canary: Canary | None,
+    grace_s: float,
+) -> Estimate:
+    """Estimate cost and gain of `recontextualize`; changes nothing, and raises its errors of arguments."""
+    _target(store, active, parent_key, wanted, canary, grace_s)
+    embedder = active.last
+    if wanted.embedder is not None:
+        return estimate(store, keeping(wanted.embedder, store), parent_key)
+    if wanted.model is not None:
+        return estimate(store, embedder, parent_key)
+    if samples_the_same(
+        store,
+        embedder,
+        seed=wanted.seed,
+        context_size=wanted.context_size,
+        strategy=wanted.strategy,
+        windows=wanted.windows,
+    ):
+        return Estimate(0, 0, 0.0, 0, 0.0, (0.0, 0.0))
+    cost = estimate(store, embedder, parent_key)
+    if wanted.windows not in (None, embedder.context.identity.windows):
+        return cost
+    try:
+        drift = measure_drift(
+            store,
+            embedder,
+            parent_key,
+            seed=wanted.seed,
+            context_size=wanted.context_size,
+            strategy=wanted.strategy,
+            probes=PROBED,
+        )
+    except (ContextError, ModelError):  # a plain model, or one without a null context to compare with
+        return cost
+    return replace(cost, gain=drift.gain, interval=drift.interval)
 
 
 def estimate(store: Store, embedder: Embedder, parent_key: str | None, *, sample: int = 128) -> Estimate:
@@ -112,9 +172,13 @@ def estimate(store: Store, embedder: Embedder, parent_key: str | None, *, sample
     Raises:
         StoreError: The collection is empty.
     """
+    from cde_rag.embedders.contextual import contextual
+
     documents = store.count()
     if not documents:
         raise StoreError("Expected documents, found an empty collection: there is nothing to embed.")
+    if (own := contextual(unwrapped(embedder))) is not None and own.vectors is not None:
+        embedder = wrapped_like(own.keeping(own.vectors.unchanged()), embedder)
     rows = store.sample(sample)
     texts = [embedded_text(row.record) for row in rows]
     siblings = [each.siblings for each in with_siblings(store, rows, parent_key, embedder)]
@@ -158,8 +222,7 @@ def samples_the_same(
     if len(sample.documents) > size:
         return False
     documents = Counter(map(digest, repeated(sample.documents, own.model.context_size or 1)))
-    context = own.context
-    return documents == {row.tobytes(): int(count) for row, count in zip(context.digests, context.counts, strict=True)}
+    return documents == _documents(own.context)
 
 
 @dataclass(frozen=True)
@@ -178,54 +241,98 @@ class _Move:
 
 
 def _sampling(
-    model: "Model", identity: ModelIdentity, size: int, seed: int, strategy: str, options: EmbedderOptions
+    model: "Model", identity: ModelIdentity, size: int, wanted: Wanted, mini_batch_size: int, pool: "Pool | None"
 ) -> _Move:
     """Return the target of a Context that is sampled from the collection; kept plain vectors are used again."""
     from cde_rag.embedders.contextual import ContextualEmbedder
     from cde_rag.embedders.corpus_contexts import sampled
 
+    seed, strategy = wanted.seed, wanted.strategy
+
     def matches(context: Context) -> bool:
         told, fixed = context.manifest, len(model.fixed[0])
         expected = model.context_size or min(size, told.documents_seen)
         begun_with = (told.identity, told.seed, told.sampling, told.context_size - fixed)
-        return begun_with == (identity, seed, strategy, expected)
+        own = replace(identity, weights_sha256=_known(model, context).identity.weights_sha256)
+        return begun_with == (own, seed, strategy, expected)
 
     def bind(context: Context) -> Embedder:
-        return ContextualEmbedder(model, context, mini_batch_size=options.mini_batch_size, pool=options.pool)
+        return ContextualEmbedder(model, context, mini_batch_size=mini_batch_size, pool=pool)
 
     return _Move(matches, lambda texts: sampled(model, identity, texts, size, seed=seed, strategy=strategy), bind)
 
 
+def _given(embedder: Embedder, store: Store, serving: Embedder) -> _Move:
+    """Return the target of an embedder that is there; in the Context of an earlier run, if that had the same."""
+    kept = keeping(embedder, store)
+    given = _within(kept, serving.context) or kept
+    return _Move(
+        lambda made: _within(given, made) is not None,
+        lambda _: given.context,
+        lambda made: _within(given, made) or given,
+    )
+
+
+def _within(embedder: Embedder, context: Context) -> Embedder | None:
+    """Return an embedder in a Context that it made, here or in another process; None if the Context is another one.
+
+    The vectors of a user's function are rounded differently in each process, and so is their digest in its identity.
+    """
+    if context.fingerprint == embedder.fingerprint:
+        return embedder
+    ours, theirs = (replace(one.identity, weights_sha256="") for one in (embedder.context, context))
+    if ours != theirs or _documents(embedder.context) != _documents(context):
+        return None
+    with suppress(ContextMismatchError):
+        return embedder.rebound(context)
+    return None
+
+
+def _known(model: "Model", context: Context) -> "Model":
+    """Return the model under the identity that it has in a Context, if it made that."""
+    with suppress(ContextMismatchError):
+        return model.known(context)
+    return model
+
+
+def _documents(context: Context) -> dict[bytes, int]:
+    """Return the number of occurrences of each document of a Context, by digest."""
+    return {row.tobytes(): int(count) for row, count in zip(context.digests, context.counts, strict=True)}
+
+
 def _target(
     store: Store,
-    serving: Embedder,
+    active: ActiveEmbedder,
     parent_key: str | None,
-    seed: int,
-    context_size: int | None,
-    strategy: str,
-    model: "AnyModel | None",
-    embedder: Embedder | None,
-    *,
-    windows: bool | None,
+    wanted: Wanted,
+    canary: Canary | None,
+    grace_s: float,
 ) -> _Move:
     """Return the target of `recontextualize`; raises like it."""
-    from cde_rag.embedders.contextual import as_model, contextual
+    from cde_rag.embedders.contextual import ContextualEmbedder, as_model, contextual
     from cde_rag.embedders.corpus_contexts import context_size_for, contextual_identity
 
-    if embedder is not None:
-        if (model, context_size, windows) != (None, None, None):
+    _check_end(store, canary, grace_s)
+    serving, model, windows = unwrapped(active.embedder), wanted.model, wanted.windows
+    if wanted.embedder is not None:
+        if (model, wanted.context_size, windows) != (None, None, None):
             raise TypeError(
                 "An embedder has its model and Context: give an embedder, or model, context_size and windows."
             )
-        _check(store, parent_key, embedder.dim, embedder.max_siblings)
-        given = keeping(embedder, store)
-        return _Move(lambda made: made.fingerprint == given.fingerprint, lambda _: given.context, lambda _: given)
+        _check(store, parent_key, wanted.embedder.dim, wanted.embedder.max_siblings)
+        return _given(wanted.embedder, store, serving)
+    if wanted.strategy not in ("random", "clusters"):
+        raise ValueError(f"Expected strategy 'random' or 'clusters', found {wanted.strategy!r}.")
+    if wanted.context_size is not None:
+        check_positive(wanted.context_size, "context_size")
     options, present = serving.options, serving.context.identity
+    size = options.mini_batch_size
     if model is not None:
         asked = (options.device, options.dtype, options.runtime) if isinstance(model, str | Path) else ()
-        new = as_model(model, *asked)
-        windowed = None if new.identity.is_plain else present.windows if windows is None else windows
-        identity = contextual_identity(new, windows=windowed)
+        new = _known(as_model(model, *asked), serving.context)
+        size = model.mini_batch_size if isinstance(model, ContextualEmbedder) else size
+        as_now = None if new.identity.is_plain else present.windows
+        identity = contextual_identity(new, windows=as_now if windows is None else windows)
         _check(store, parent_key, new.dim, 0 if identity.is_plain else new.max_siblings)
     elif (own := contextual(serving)) is None or present.attention == PLAIN:
         raise ModelError(
@@ -241,7 +348,9 @@ def _target(
     else:
         new = own.model
         identity = replace(present, name=new.identity.name, windows=present.windows if windows is None else windows)
-    return _sampling(new, identity, context_size_for(new, context_size), seed, strategy, options)
+    if (place := plain_vectors(store)) is not None:  # also those of the sample
+        new = new.keeping(place)
+    return _sampling(new, identity, context_size_for(new, wanted.context_size), wanted, size, options.pool)
 
 
 def _corpus(store: Store, on_progress: Callable[[Progress], None] | None) -> Iterator[str]:
@@ -282,22 +391,30 @@ def _follow(store: Store, active: ActiveEmbedder, number: int, embedder: Embedde
         ) from error
 
 
-def _begin(store: Store, embedder: Embedder) -> int:
-    """Create an empty generation; drop an existing one of the same context first."""
-    for generation in store.generations():
+def _begin(state: StoreState, embedder: Embedder) -> int | None:
+    """Create an empty generation, in place of an existing one of the same context; None if that is the active one."""
+    if state.manifest().fingerprint == embedder.fingerprint:
+        return None
+    for generation in state.generations():
         if generation.fingerprint == embedder.fingerprint:
-            store.drop(generation.number)
-    return store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
+            state.drop(generation.number)
+    return state.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
 
 
-def _unfinished(store: Store, target: _Move) -> int | None:
-    """Return the newest generation after the active one, if begun with the same arguments; drop others there."""
-    active, found = store.manifest().generation, None
-    for generation in reversed(store.generations()):
-        if generation.number <= active:
-            break
-        if found is None and target.matches(stored_context(store, generation.number)):
-            found = generation.number
-        else:
-            store.drop(generation.number)
-    return found
+def _begun(store: Store, target: _Move) -> tuple[int, tuple[int, Context] | None]:
+    """Return the number of the active generation, and the newest one after it that was begun for the same target.
+
+    Other generations after the active one are dropped.
+    """
+
+    def read(state: StoreState) -> tuple[int, dict[int, Context]]:
+        active = state.manifest().generation
+        newer = [generation.number for generation in state.generations() if generation.number > active]
+        return active, {number: stored_context(state, number) for number in reversed(newer)}
+
+    active, newer = store.read(read)
+    begun = next(((number, context) for number, context in newer.items() if target.matches(context)), None)
+    for number in newer:
+        if begun is None or number != begun[0]:
+            store.drop(number)
+    return active, begun

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cde_rag._telemetry import operation, short
-from cde_rag.embedders.active import ActiveEmbedder
+from cde_rag.embedders.active import ActiveEmbedder, plain_vectors
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing import made_vectors
@@ -142,6 +142,7 @@ class Upserter:
         self._active = active
         self._settings = settings
         self._parent_key: str | None = settings["parent_key"]
+        self._kept = plain_vectors(store)
         self._lock = threading.Lock()
         self._part = FIRST_PART
 
@@ -392,7 +393,7 @@ class Upserter:
         Returns:
             The vectors that were made.
         """
-        made, missing = CallVectors(ready).bind(pending.embedder), pending.stale
+        made, missing = CallVectors(ready, self._kept).bind(pending.embedder), pending.stale
         if not pending.writes:
             return made
 

@@ -99,6 +99,10 @@ class Model(ABC):
         del vectors
         return self
 
+    def uncached(self) -> "Model":
+        """Return the model as one that embeds every text, also those whose plain vectors are there already."""
+        return self
+
     def keep(self, texts: Sequence[str], vectors: Float32[np.ndarray, "texts dim"], *, checked: int = CHECKED) -> None:
         """Keep plain vectors that are there already; see `ContextualEmbedder.keep`."""
         del texts, vectors, checked

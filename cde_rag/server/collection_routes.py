@@ -35,7 +35,9 @@ class SearchRequest(RequestBody):
     query: QueryText = Field(description="Text that is not blank.")
     k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits, groups or parents.")
     by: Ranking | None = Field(
-        "hybrid", description="Ranking; hybrid is vectors alone for a collection without words. words is bm25."
+        "hybrid",
+        description="Ranking; hybrid is vectors alone for a collection without words, and has 200 hits at most. words "
+        "is bm25.",
     )
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
     score_threshold: float | None = Field(None, description="Minimum score of a hit.")

@@ -27,6 +27,7 @@ from cde_rag.collection.info import Inspection
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.indexing.backfill import Recontextualization
+from cde_rag.indexing.recontextualization import Estimate
 from cde_rag.indexing.upsert import AddReport, Progress
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import Searcher
@@ -105,6 +106,9 @@ def own(texts: list[str]) -> ContextualEmbedder:
     mapped = ContextualEmbedder.from_corpus(texts, model=client)
     papers = Collection.create(FaissStore("papers.faiss"), mapped)
     assert Collection.open(papers.store, model=client).embedder.fingerprint == mapped.fingerprint
+    cost: Estimate = papers.recontextualize(model=client, dry_run=True)
+    moved: Recontextualization = papers.recontextualize(model=PlainEmbedder("sentence-transformers/all-MiniLM-L6-v2"))
+    assert moved.documents == cost.documents == papers.recontextualize(model=Path("my-model")).documents
     return ArithmeticEmbedder.from_corpus(texts, model=mapped, weight=0.3)
 
 

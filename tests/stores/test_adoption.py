@@ -661,6 +661,54 @@ def test_a_plain_embedder_adopts_without_their_vectors_too(client: QdrantClient)
     assert papers.search(sentence(3), k=1)[0].text == sentence(3)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_plain_embedder_keeps_its_batch_size_and_its_place(client: QdrantClient, tmp_path: Path, kept: bool) -> None:
+    """An API has a limit of texts per call."""
+    Application(client).fill(12)
+    sizes: list[int] = []
+
+    def limited(texts: list[str]) -> list[list[float]]:
+        sizes.append(len(texts))
+        return [their_vector(text) for text in texts]
+
+    plain, place = FunctionEmbedder(limited, name="theirs-1", mini_batch_size=4), PlainVectors(tmp_path / "kept.sqlite")
+    sizes.clear()  # of the fixed texts
+    if kept:
+        papers = adopt(QdrantCollection(client, "theirs", texts="text"), model=plain.keeping(place))
+    else:
+        papers = adopt(QdrantCollection(client, "theirs", texts="text", plain_vectors=place), model=plain)
+    assert max(sizes) <= 4
+    assert place.path.exists()
+    assert papers.embedder.options.mini_batch_size == 4
+    sizes.clear()
+    papers.recontextualize(seed=1, context_size=5)
+    assert sizes == []
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_other_sources_are_refused_by_name(client: QdrantClient) -> None:
+    wrong: Any
+    for wrong in (client, "theirs", None, QdrantStore(client, "theirs")):
+        for call in (adopt, release):
+            with pytest.raises(TypeError, match=r"Expected a .*, found .*\. "):
+                call(wrong)
+
+
+def test_a_function_of_0_2_catches_up(application: Application, client: QdrantClient, tiny_model: CDEModel) -> None:
+    """By the name of 0.2, which had `texts`."""
+
+    def read(payload: Mapping[str, Any]) -> Record | None:
+        return Record("", payload["text"])
+
+    papers = adopt(QdrantCollection(client, "theirs", texts=read), model=tiny_model, context_size=SIZE)
+    application.write(1000, "a flood")
+    with pytest.warns(DeprecationWarning, match=r"cde_rag\.adoption\.catch_up\(collection"):
+        from cde_rag.collection.adopt_qdrant import catch_up as before
+    assert before(papers, texts=read).added == 1
+    application.write(1001, "another flood")
+    assert catch_up(papers, QdrantCollection(client, "theirs", texts=read)).added == 1
+
+
 def test_keeping_needs_a_place_and_whole_vectors(tmp_path: Path):
     bare = ArithmeticEmbedder.from_corpus([], model=FunctionEmbedder(Counting(), name="theirs-1"), corpus=False)
     vectors = np.array([their_vector("a river")], np.float32)

@@ -10,9 +10,10 @@ from unittest import mock
 import psycopg
 import pytest
 from qdrant_client import QdrantClient
-from test_collection import collection
+from test_collection import StubEmbedder, collection
 
 from cde_rag import Collection
+from cde_rag.indexing import backfill
 from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.database import Database
@@ -24,6 +25,11 @@ BOUNDS = {  # of `add`: of a record with a parent, and of one that is there alre
     "folder": (2, 1),
     "postgres": (22, 8),
     "qdrant": (12, 3),
+}
+MOVES = {  # of `recontextualize`: of 4 rows, one part of one page; and of 32 rows more, eight parts of two pages
+    "folder": (13, 10),
+    "postgres": (52, 38),
+    "qdrant": (91, 40),
 }
 NUMBERS = count()
 PASSAGES = [Record(f"book#{number}", f"passage {number}", "title", {"parent": "book"}) for number in range(8)]
@@ -96,6 +102,23 @@ def test_a_record_that_is_there_is_found_with_few_questions(asked: tuple[str, Co
     kind, papers, number = asked
     papers.add_records(PASSAGES[:1])
     assert 0 < number(lambda: papers.add_records(PASSAGES[:1])) <= BOUNDS[kind][1]
+
+
+def test_a_collection_moves_with_one_question_for_each_part_and_each_page(
+    asked: tuple[str, Collection, Counting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are read with their siblings, page by page, embedded in parts outside of any session, and written."""
+    kind, papers, number = asked
+    for name, value in {"ROWS_AT_ONCE": 16, "FIRST_PART": 4, "next_part": lambda *_: 4}.items():
+        monkeypatch.setattr(backfill, name, value)
+    papers.recontextualize(embedder=StubEmbedder(["first"]))
+    few = number(lambda: papers.recontextualize(embedder=StubEmbedder(["of 4"])))
+    papers.add_records(Record(f"{place}", f"passage {place}", "", {"parent": str(place // 4)}) for place in range(32))
+    many = number(lambda: papers.recontextualize(embedder=StubEmbedder(["of 36"])))
+    assert 0 < few <= MOVES[kind][0]
+    assert 0 < many - few <= MOVES[kind][1]
+    assert papers.inspect().generation == 4
+    assert papers.store.verify() == []
 
 
 def test_hybrid_search_reads_the_records_that_it_returns(tmp_path: Path) -> None:

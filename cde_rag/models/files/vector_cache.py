@@ -10,6 +10,7 @@ import sqlite3
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -38,6 +39,10 @@ SELECT digest, vector, truncated, seal FROM vectors WHERE space = ? AND digest I
 class PlainVectors:
     """Plain vectors of one collection, by space and text. Safe to use from threads and processes.
 
+    Attributes:
+        path: The file.
+        adds: True if `put` adds vectors; else nothing is changed.
+
     Args:
         path: The file; made with the first vector. In the folder of a FaissStore or QdrantEdgeStore a collection keeps
             one by itself.
@@ -45,10 +50,17 @@ class PlainVectors:
 
     def __init__(self, path: str | Path) -> None:
         self.path = user_path(path)
+        self.adds = True
         check_path(self.path)
 
     def __repr__(self) -> str:
         return f"PlainVectors({str(self.path)!r})"
+
+    def unchanged(self) -> "PlainVectors":
+        """Return the same vectors for a caller who changes nothing: `put` adds none."""
+        other = copy(self)
+        other.adds = False
+        return other
 
     def get(
         self, space: str, digests: Iterable[bytes], dim: int
@@ -90,6 +102,8 @@ class PlainVectors:
         Warns:
             CDEWarning: The file cannot be written.
         """
+        if not self.adds:
+            return
         check_no_link(self.path)
         rows: list[tuple[str, str, bytes, int, bytes]] = []
         for digest, (vector, truncated) in vectors.items():

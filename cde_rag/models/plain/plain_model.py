@@ -58,9 +58,11 @@ class PlainModel(Model):
 
     Attributes:
         mini_batch_size: Texts at once where none are named.
+        reuses: True if vectors of a Context's documents may be used instead of the model.
     """
 
     mini_batch_size: int
+    reuses: bool = True
     max_siblings = SIBLINGS
 
     @property
@@ -72,6 +74,12 @@ class PlainModel(Model):
         """Return the same model with another place for plain vectors, or none."""
         other = copy(self)
         other.vectors = vectors
+        return other
+
+    def uncached(self) -> "PlainModel":
+        """Return the same model without kept vectors, be they in a file or in a Context."""
+        other = self.keeping(None)
+        other.reuses = False
         return other
 
     def first_stage(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
@@ -90,7 +98,7 @@ class PlainModel(Model):
             return None
         sample = context.context_embeddings[of_corpus(context)]
         corpus = CorpusMap.fit(sample) if identity.corpus_map and len(sample) else None
-        return Arithmetic(identity.sibling_weight, corpus, self.reusable(context))
+        return Arithmetic(identity.sibling_weight, corpus, self.reusable(context) if self.reuses else {})
 
     def embed(
         self,

@@ -18,7 +18,8 @@ class CDERetriever:
         document_store: The store.
         filters: Filters for every query.
         top_k: Maximum number of documents.
-        by: "hybrid" (vectors and BM25, fused), "vectors" or "bm25" ("words" is another name for it).
+        by: "hybrid" (vectors and BM25, fused: at most 200 documents), "vectors" or "bm25" ("words" is another name for
+            it).
         filter_policy: Whether a query's own filters replace these or are merged with them.
 
     Raises:
