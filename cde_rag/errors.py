@@ -29,6 +29,7 @@ Their classes:
 """
 
 import errno
+import functools
 import importlib
 import inspect
 import os
@@ -38,7 +39,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
+from typing import Any, ParamSpec, TypeVar, cast
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 _OF_VALUES = ArithmeticError | AttributeError | LookupError | TypeError | ValueError
 
 
@@ -206,6 +210,23 @@ def warn_of_old_name(old: str, new: str) -> None:
         new: Code to write instead.
     """
     warn_user(f"{old} is deprecated, and goes in 1.0. Write: {new}", DeprecationWarning)
+
+
+def old_keyword(old: str, new: str) -> "Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]":
+    """Let a function take a keyword under its name of 0.2 too, with a warning."""
+
+    def _renamed(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @functools.wraps(function)
+        def _call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+            given: dict[str, Any] = dict(named)
+            if old in given:
+                warn_of_old_name(f"{old}=…", f"{new}=…")
+                given[new] = given.pop(old)
+            return cast(Callable[..., _Result], function)(*arguments, **given)
+
+        return _call
+
+    return _renamed
 
 
 def old_names(

@@ -437,7 +437,7 @@ def on_workers(collection: "Collection", workers: int | None, ray: str | None) -
     if embedder is None or not embedder.model.in_workers:
         raise PoolError("Workers embed with contextual models only. Leave --workers and --ray out.")
     with ProcessPool(workers) if ray is None else _ray_pool(workers, ray) as pool:
-        collection.embedder = embedder.on(pool)
+        collection.embedder = embedder.with_pool(pool)
         yield
 
 

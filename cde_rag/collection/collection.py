@@ -112,8 +112,9 @@ class Collection(ProcessBound):
         """
         store = _store_at(store)
         if not isinstance(cast(object, embedder), Embedder):
+            hint = " Rename its method rebound to with_context." if hasattr(embedder, "rebound") else ""
             raise TypeError(
-                f"Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found {embedder!r:.80}."
+                f"Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found {embedder!r:.80}.{hint}"
             )
         create_in(store, embedder, settings_of(embedder, parent_key, headers))
         return cls(store, embedder)
@@ -159,6 +160,7 @@ class Collection(ProcessBound):
         *,
         store: Store | str | Path | None = None,
         model: "AnyModel" = "cde-mini",
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         ids: Iterable[str] | None = None,
         titles: Iterable[str] | None = None,
         metadata: Iterable[Mapping[str, Any]] | None = None,
@@ -171,7 +173,8 @@ class Collection(ProcessBound):
             texts: As in `add`, like `ids`, `titles`, `metadata` and `on_progress`; all are held in memory.
             store: As in `create`. None for a temporary folder, which is deleted with the collection or when the process
                 ends; it needs the extra `faiss`.
-            model: As in `ContextualEmbedder.from_corpus`.
+            model: As in `ContextualEmbedder.from_corpus`, like `options`.
+            options: Device, dtype, runtime, batch size and pool of workers.
             ids: Unique ids.
             titles: Embedded before each text.
             metadata: JSON objects, for filters.
@@ -200,7 +203,8 @@ class Collection(ProcessBound):
         if store.exists():
             raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")
         sample = (embedded_text(record) for record in records)
-        made = cls.create(store, ContextualEmbedder.from_corpus(sample, model=model), parent_key=parent_key)
+        embedder = ContextualEmbedder.from_corpus(sample, model=model, options=options)
+        made = cls.create(store, embedder, parent_key=parent_key)
         made.add_records(records, on_progress=on_progress)
         return made
 

@@ -29,7 +29,7 @@ def contextual_identity(model: Model, *, windows: bool | None = None) -> ModelId
         TypeError: Windows for a plain model.
     """
     if windows is None or not model.identity.is_plain:
-        identity = model.identity if windows is None else model.identity.reading(windows=windows)
+        identity = model.identity if windows is None else model.identity.with_windows(windows=windows)
         return replace(identity, attention=ARITHMETIC, corpus_map=True) if identity.is_plain else identity
     raise TypeError(
         f"{model.identity.name} is a plain model, which reads windows or cuts texts by its own setting. Leave windows "

@@ -284,7 +284,7 @@ def _of_another_kind(
 
 def _without_context(embedder: Embedder) -> Callable[[list[str]], Float32[np.ndarray, "texts dim"]] | None:
     if embedder.context.size and not embedder.context.identity.is_plain:
-        plain = unwrapped(embedder).rebound(Context.null(embedder.context))
+        plain = unwrapped(embedder).with_context(Context.null(embedder.context))
         return lambda texts: plain.embed_passages(texts, None).vectors
     return None
 

@@ -146,12 +146,11 @@ def measure_drift(
         raise StoreError("Expected documents, found an empty collection: there is nothing to compare contexts on.")
     candidate = ContextualEmbedder.from_corpus(
         (embedded_text(row.record) for row in store.scroll()),
-        model=embedder.model,
+        model=embedder,
         context_size=context_size,
         seed=seed,
         strategy=strategy,
         windows=embedder.windows,
-        mini_batch_size=embedder.mini_batch_size,
     )
     name = embedder.context.identity.name
     fitted = name if name in CALIBRATIONS else SUBSTITUTE
@@ -160,7 +159,7 @@ def measure_drift(
         sample = _sample(store, probes, seed)
         passages = with_siblings(store, sample, parent_key, embedder)
         texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
-        null = embedder.rebound(Context.null(embedder.context))
+        null = embedder.with_context(Context.null(embedder.context))
         found = compare(embedder, candidate, null, texts, siblings)
         gain, interval = estimate_gain(found, CALIBRATIONS[fitted])
         kept, asked, embedded = found.kept, len(texts), embedded + TEXTS * len(texts)

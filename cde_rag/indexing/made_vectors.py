@@ -108,5 +108,5 @@ class CallVectors:
         from cde_rag.embedders.contextual import contextual
 
         own = contextual(unwrapped(self.embedder))
-        if own is not None and own.vectors is not None:
+        if own is not None and own.plain_vectors is not None:
             own.forget([embedded_text(record) for record in records()])

@@ -191,7 +191,7 @@ def _sampling(
         return begun_with == (identity, seed, strategy, expected)
 
     def bind(context: Context) -> Embedder:
-        return ContextualEmbedder(model, context, mini_batch_size=options.mini_batch_size, pool=options.pool)
+        return ContextualEmbedder(model, context, options=options.of_loaded)
 
     return _Move(matches, lambda texts: sampled(model, identity, texts, size, seed=seed, strategy=strategy), bind)
 

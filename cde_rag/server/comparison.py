@@ -58,7 +58,7 @@ class NullRanker:
         null = Context.null(embedder.context)
         with self._lock:
             if null.fingerprint not in self._embedders:
-                self._embedders[null.fingerprint] = BatchedEmbedder(embedder.rebound(null), self._batcher)
+                self._embedders[null.fingerprint] = BatchedEmbedder(embedder.with_context(null), self._batcher)
             return self._embedders[null.fingerprint]
 
     def _embedded(

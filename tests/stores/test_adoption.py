@@ -666,7 +666,7 @@ def test_keeping_needs_a_place_and_whole_vectors(tmp_path: Path):
     vectors = np.array([their_vector("a river")], np.float32)
     with pytest.raises(ModelError, match="no place to keep"):
         bare.keep(["a river"], vectors)
-    there = bare.keeping(PlainVectors(tmp_path / "kept.sqlite"))
+    there = bare.with_plain_vectors(PlainVectors(tmp_path / "kept.sqlite"))
     for wrong in (vectors[:, :3], 0 * vectors, np.repeat(vectors, 2, axis=0)):
         with pytest.raises(ModelError, match="Expected vectors of shape"):
             there.keep(["a river"], wrong)
