@@ -198,7 +198,8 @@ def warn_user(message: str, category: type[CDEWarning | DeprecationWarning]) -> 
     frame, level = inspect.currentframe(), 1
     passed = _LIBRARIES | {"importlib"}  # an old name may be imported
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in passed:
-        frame, level = frame.f_back, level + 1
+        level += "importlib._bootstrap" not in frame.f_code.co_filename  # `warnings.warn` counts none of these
+        frame = frame.f_back
     warnings.warn(message, category, stacklevel=2 if frame is None else level)
 
 

@@ -1,6 +1,7 @@
 """ContextualEmbedder: a model in one Context. Texts in, unit vectors out."""
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -190,9 +191,26 @@ class ContextualEmbedder:
                 "machine, or put its folder at the same path on each."
             ) from error
 
-    def __reduce__(self) -> "tuple[Callable[[EmbedderSpec], ContextualEmbedder], tuple[EmbedderSpec]]":
-        """Describe the embedder for `multiprocessing`: a worker loads the model itself, and has no pool."""
-        return type(self).from_spec, (EmbedderSpec.of(self),)
+    def __reduce__(self) -> "tuple[Callable[..., ContextualEmbedder], tuple[object, ...]]":
+        """Describe the embedder for `multiprocessing`: a worker loads the model itself, and has no pool.
+
+        Raises:
+            ModelError: The model is a plain one that is no function.
+        """
+        if self.model.in_workers:
+            return type(self).from_spec, (EmbedderSpec.of(self),)
+        if self.model.in_pickles:
+            return _unpickled, (self.model, self.context, self.mini_batch_size)
+        raise ModelError(
+            f"{self.model.identity.name} is a plain model, which is not sent to other processes. Make the embedder in "
+            "the process that uses it."
+        )
+
+    def __copy__(self) -> "ContextualEmbedder":
+        """Return a copy that shares the prepared context, which takes time to prepare anew."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def __deepcopy__(self, memo: dict[int, object]) -> "ContextualEmbedder":
         """Return the embedder itself: model and context do not change."""
@@ -214,13 +232,13 @@ class ContextualEmbedder:
         embeds siblings again, unless a file is named, such as
         `collection.embedder = collection.embedder.with_plain_vectors(PlainVectors("papers.sqlite"))`.
         """
-        other = self._copied()
+        other = copy(self)
         other.model = self.model.with_plain_vectors(plain_vectors)
         return other
 
     def with_pool(self, pool: Pool | None) -> "ContextualEmbedder":
         """Return this embedder with a pool of workers; None: without."""
-        other = self._copied()
+        other = copy(self)
         other.pool = pool
         return other
 
@@ -244,12 +262,6 @@ class ContextualEmbedder:
         """Deprecated: `plain_vectors`."""
         warn_of_old_name("embedder.vectors", "embedder.plain_vectors")
         return self.plain_vectors
-
-    def _copied(self) -> "ContextualEmbedder":
-        """Return a copy that shares the prepared context, which takes time to prepare anew."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        return other
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts as they are read, prefixes and special tokens included."""
@@ -395,6 +407,10 @@ class ContextualEmbedder:
             )
         kind = "it is a plain model" if identity.is_plain else "only one-way models do"
         return ModelError(f"{self.model.identity.name} reads no siblings: {kind}. Leave parents out.")
+
+
+def _unpickled(model: Model, context: Context, mini_batch_size: int) -> ContextualEmbedder:
+    return ContextualEmbedder(model, context, options=EmbedderOptions(mini_batch_size=mini_batch_size))
 
 
 def contextual(embedder: Embedder) -> ContextualEmbedder | None:

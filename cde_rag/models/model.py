@@ -54,6 +54,7 @@ class Model(ABC):
         given_runtime: Runtime as it was given; None if it was chosen.
         folder: Folder of its files; None if it was not read from files.
         in_workers: True if workers of a pool can load the model by its name or folder.
+        in_pickles: True if a pickle holds the model itself, as of a user's function.
         context_size: Context documents that a Context has to have, repeated ones included; None if any number will do.
         max_siblings: Siblings that are read with a document, at most; 0 if the model reads none.
         has_null: True if the model does without a corpus, in the null context.
@@ -69,6 +70,7 @@ class Model(ABC):
     given_runtime: str | None = None
     folder: Path | None = None
     in_workers: bool = False
+    in_pickles: bool = False
     context_size: int | None = None
     max_siblings: int = 0
     has_null: bool = True

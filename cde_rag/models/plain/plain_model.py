@@ -158,12 +158,12 @@ class PlainModel(Model):
         """Keep plain vectors that are there already; see `ContextualEmbedder.keep`."""
         if self.plain_vectors is None:
             super().keep(texts, vectors, checked=checked)
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if vectors.shape != (len(texts), self.dim) or not norms.all():
+        given = np.asarray(vectors)
+        if given.shape != (len(texts), self.dim) or not given.any(axis=1).all():
             raise ModelError(
-                f"Expected vectors of shape {(len(texts), self.dim)} that are not zero, found {vectors.shape}."
+                f"Expected vectors of shape {(len(texts), self.dim)} that are not zero, found {given.shape}."
             )
-        given = vectors / norms
+        given = given / np.linalg.norm(given, axis=1, keepdims=True)
         count = min(checked, len(texts))
         some = [place * (len(texts) - 1) // max(count - 1, 1) for place in range(count)]
         made = self.plain([texts[place] for place in some], DOCUMENT, self.mini_batch_size)
