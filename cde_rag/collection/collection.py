@@ -102,7 +102,7 @@ class Collection(ProcessBound):
             embedder: Such as a ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
             parent_key: The metadata field that names a record's parent, by its name in filters.
             headers: Metadata fields, such as "section", whose values extend a record's title: "Install >
-                Linux" is embedded in front of the text and found by words.
+                Linux" is embedded in front of the text and found by BM25.
 
         Raises:
             StoreError: There is a collection already, or the place is not writable.
