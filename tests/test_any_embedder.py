@@ -461,6 +461,7 @@ def test_a_function_with_other_answers_is_refused(answer: Callable[[list[str]], 
         FunctionEmbedder(answer, name="wrong")
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_arguments_of_a_model_are_not_those_of_a_plain_embedder(plain: ContextualEmbedder) -> None:
     with pytest.raises(TypeError, match="chosen where a model is loaded"):
         ContextualEmbedder.from_corpus(TEXTS, model=plain, options=EmbedderOptions(dtype="float32"))

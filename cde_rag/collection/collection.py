@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, overload
+from typing import Any, Final, Literal, cast, overload
 
 from cde_rag._validation import check_ids, check_positive, named_keywords
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
+from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
@@ -38,9 +39,6 @@ from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up, check_no_tenants, restore
 from cde_rag.transfer.parquet import Transfer, export_collection, import_collection
-
-if TYPE_CHECKING:
-    from cde_rag.models import CDEModel
 
 PROBED: Final = 64  # documents that the gain is estimated on before a move; `drift` takes more
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
@@ -215,7 +213,7 @@ class Collection(ProcessBound):
         folder: str | Path,
         store: Store | str | Path,
         *,
-        model: "str | Path | CDEModel | AnyModel | None" = None,
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Collection":
         """Restore a collection from its `backup`, and open it. Every file is compared with its checksum first.
@@ -224,7 +222,7 @@ class Collection(ProcessBound):
             folder: Folder of the backup; not modified.
             store: As in `create`. A FaissStore for the backup of one, a store of any kind for other backups.
             model: As in `open`, like `options`.
-            options: Device, dtype and batch size.
+            options: Device, dtype, runtime, batch size and pool of workers.
 
         Raises:
             ModelError: There is no model of the stored name. The collection is restored: open it with `model=…`.
@@ -245,7 +243,7 @@ class Collection(ProcessBound):
         path: str | Path,
         store: Store | str | Path,
         *,
-        model: "str | Path | CDEModel | AnyModel | None" = None,
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         on_progress: Callable[[Progress], None] | None = None,
     ) -> "Collection":
@@ -258,7 +256,7 @@ class Collection(ProcessBound):
             path: Path of the file.
             store: As in `create`.
             model: As in `open`, like `options`.
-            options: Device, dtype and batch size.
+            options: Device, dtype, runtime, batch size and pool of workers.
             on_progress: Called after each row group.
 
         Raises:
@@ -355,6 +353,7 @@ class Collection(ProcessBound):
         dry_run: Literal[True],
     ) -> AddPlan: ...
 
+    @named_keywords
     def add_records(
         self,
         records: Iterable[Record],
@@ -627,9 +626,9 @@ class Collection(ProcessBound):
         *,
         seed: int = 0,
         context_size: int | None = None,
-        strategy: str = "random",
+        strategy: Strategy = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -643,9 +642,9 @@ class Collection(ProcessBound):
         *,
         seed: int = 0,
         context_size: int | None = None,
-        strategy: str = "random",
+        strategy: Strategy = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -659,9 +658,9 @@ class Collection(ProcessBound):
         *,
         seed: int = 0,
         context_size: int | None = None,
-        strategy: str = "random",
+        strategy: Strategy = "random",
         windows: bool | None = None,
-        model: "str | Path | CDEModel | None" = None,
+        model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
@@ -682,8 +681,9 @@ class Collection(ProcessBound):
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
             windows: Read texts longer than the model's window in windows (True), or cut them (False); by default as the
                 collection does now.
-            model: Another model, or its name or folder; its vectors must be as long as the collection's. Readers follow
-                the switch if they find the model under its name; others have to open the collection again.
+            model: Another model, its name or folder, or an embedder of it; its vectors must be as long as the
+                collection's. Readers follow the switch if they find the model under its name; others have to open the
+                collection again.
             embedder: An embedder to move to without sampling: a PlainEmbedder, or one of an existing Context. For
                 readers like `model`.
             canary: Queries that must still find their documents; run when all is embedded, before the switch.
@@ -727,7 +727,7 @@ class Collection(ProcessBound):
             on_progress=on_progress,
         )
 
-    def _estimated(self, seed: int, context_size: int | None, strategy: str, *, windows: bool | None) -> Estimate:
+    def _estimated(self, seed: int, context_size: int | None, strategy: Strategy, *, windows: bool | None) -> Estimate:
         """Estimate cost and gain of a new Context of the present model."""
         store, embedder = self.store, self.embedder
         if samples_the_same(store, embedder, seed=seed, context_size=context_size, strategy=strategy, windows=windows):
@@ -754,7 +754,7 @@ class Collection(ProcessBound):
 
     @named_keywords
     def drift(
-        self, *, seed: int = 0, context_size: int | None = None, strategy: str = "random", probes: int = PROBES
+        self, *, seed: int = 0, context_size: int | None = None, strategy: Strategy = "random", probes: int = PROBES
     ) -> Drift:
         """Estimate the gain of `recontextualize` with the same arguments; changes nothing.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -12,6 +12,7 @@ from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list, digest
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ARITHMETIC
+from cde_rag.context.sampling import Strategy
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.corpus_contexts import contextual_identity, sampled
 from cde_rag.embedders.pool import EmbedderSpec, Pool, embed_on
@@ -68,7 +69,7 @@ class ContextualEmbedder:
         model: AnyModel = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
-        strategy: str = "random",
+        strategy: Strategy | Literal["strata"] = "random",
         strata: Iterable[str] | None = None,
         source: str = "all",
         windows: bool = False,

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from cde_rag._validation import check_list, check_number, check_positive
 from cde_rag.context.identity import ARITHMETIC
+from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.contextual import MINI_BATCH_SIZE, ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import bare, sampled
 from cde_rag.embedders.pool import Pool
@@ -115,7 +116,7 @@ class ArithmeticEmbedder:
         corpus: bool = True,
         context_size: int | None = None,
         seed: int = 0,
-        strategy: str = "random",
+        strategy: Strategy = "random",
         source: str = "all",
         plain_vectors: PlainVectors | None = None,
     ) -> ContextualEmbedder:

@@ -21,6 +21,7 @@ from jaxtyping import Float32, Float64, Int64
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
+from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
@@ -114,7 +115,7 @@ def measure_drift(
     *,
     seed: int,
     context_size: int | None,
-    strategy: str,
+    strategy: Strategy,
     probes: int,
 ) -> Drift:
     """Estimate the benefit of a new context; implements `Collection.drift`.

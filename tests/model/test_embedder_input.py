@@ -71,6 +71,7 @@ def test_context_of_another_tokenizer_is_refused(tiny_model):
         ContextualEmbedder(other, Context.null(tiny_model))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_unknown_strategy_and_stray_strata(tiny_model):
     with pytest.raises(ValueError, match="found 'best'"):
         ContextualEmbedder.from_corpus(["river"], model=tiny_model, strategy="best")
