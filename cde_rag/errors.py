@@ -29,6 +29,7 @@ Their classes:
 """
 
 import errno
+import functools
 import importlib
 import inspect
 import os
@@ -38,7 +39,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
+from typing import Any, ParamSpec, TypeVar, cast
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 _OF_VALUES = ArithmeticError | AttributeError | LookupError | TypeError | ValueError
 
 
@@ -194,7 +198,8 @@ def warn_user(message: str, category: type[CDEWarning | DeprecationWarning]) -> 
     frame, level = inspect.currentframe(), 1
     passed = _LIBRARIES | {"importlib"}  # an old name may be imported
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in passed:
-        frame, level = frame.f_back, level + 1
+        level += "importlib._bootstrap" not in frame.f_code.co_filename  # `warnings.warn` counts none of these
+        frame = frame.f_back
     warnings.warn(message, category, stacklevel=2 if frame is None else level)
 
 
@@ -206,6 +211,23 @@ def warn_of_old_name(old: str, new: str) -> None:
         new: Code to write instead.
     """
     warn_user(f"{old} is deprecated, and goes in 1.0. Write: {new}", DeprecationWarning)
+
+
+def old_keyword(old: str, new: str) -> "Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]":
+    """Let a function take a keyword under its name of 0.2 too, with a warning."""
+
+    def _renamed(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @functools.wraps(function)
+        def _call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+            given: dict[str, Any] = dict(named)
+            if old in given:
+                warn_of_old_name(f"{old}=…", f"{new}=…")
+                given[new] = given.pop(old)
+            return cast(Callable[..., _Result], function)(*arguments, **given)
+
+        return _call
+
+    return _renamed
 
 
 def old_names(

@@ -101,7 +101,7 @@ def papers(store: Store, plain: ContextualEmbedder, tmp_path: Path) -> Collectio
     embedder = ArithmeticEmbedder.from_corpus([], model=plain, weight=0.3, corpus=False)
     papers = Collection.create(store, embedder, parent_key="page")
     if isinstance(store, QdrantStore):
-        papers.embedder = siblings_of(papers).keeping(PlainVectors(tmp_path / "papers.sqlite"))
+        papers.embedder = siblings_of(papers).with_plain_vectors(PlainVectors(tmp_path / "papers.sqlite"))
     papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
     return papers
 
@@ -113,7 +113,7 @@ def siblings_of(papers: Collection) -> ContextualEmbedder:
 
 def plain_of(embedder: ContextualEmbedder) -> ContextualEmbedder:
     """The embedder of the same model that knows no corpus and no siblings."""
-    return embedder.rebound(bare(embedder.model, embedder.model.identity))
+    return embedder.with_context(bare(embedder.model, embedder.model.identity))
 
 
 def stored(papers: Collection, ids: Sequence[str]) -> np.ndarray:
@@ -147,7 +147,9 @@ def test_the_map_of_a_corpus_is_that_of_its_second_moments(plain: ContextualEmbe
 
 
 def test_a_collection_holds_the_vectors_of_one_call(papers: Collection) -> None:
-    expected = siblings_of(papers).keeping(None).embed_documents(TEXTS, parents=[one["page"] for one in PARENTS])
+    expected = (
+        siblings_of(papers).with_plain_vectors(None).embed_documents(TEXTS, parents=[one["page"] for one in PARENTS])
+    )
     np.testing.assert_allclose(stored(papers, [str(i) for i in range(30)]), expected, atol=1e-6)
     assert papers.search(TEXTS[7], 1)[0].id == "7"
 
@@ -166,7 +168,7 @@ def test_a_new_sibling_is_the_only_text_that_is_embedded(papers: Collection, ser
 
 
 def test_deleting_a_sibling_embeds_nothing_and_leaves_no_plain_vector(papers: Collection, service: Service) -> None:
-    file = siblings_of(papers).vectors
+    file = siblings_of(papers).plain_vectors
     assert file is not None
     held = np.asarray(plain_of(siblings_of(papers)).embed_documents([TEXTS[0]]), "<f4").tobytes()
     assert held in file.path.read_bytes()
@@ -178,17 +180,17 @@ def test_deleting_a_sibling_embeds_nothing_and_leaves_no_plain_vector(papers: Co
 
 def test_in_a_server_a_deleted_text_leaves_no_plain_vector(papers: Collection) -> None:
     own, batcher = siblings_of(papers), TokenBatcher()
-    assert own.vectors is not None
+    assert own.plain_vectors is not None
     held = np.asarray(plain_of(own).embed_documents([TEXTS[0]]), "<f4").tobytes()
-    assert held in own.vectors.path.read_bytes()
+    assert held in own.plain_vectors.path.read_bytes()
     papers.embedder = BatchedEmbedder(own, batcher)
     papers.delete(["0"])
     batcher.close()
-    assert held not in own.vectors.path.read_bytes()
+    assert held not in own.plain_vectors.path.read_bytes()
 
 
 def test_a_replaced_text_leaves_no_plain_vector(papers: Collection, service: Service) -> None:
-    file = siblings_of(papers).vectors
+    file = siblings_of(papers).plain_vectors
     assert file is not None
     held = np.asarray(plain_of(siblings_of(papers)).embed_documents([TEXTS[0]]), "<f4").tobytes()
     new = "another text"
@@ -202,7 +204,7 @@ def test_recontextualizing_calls_no_model(store: Store, service: Service, tmp_pa
     first = ArithmeticEmbedder.from_corpus(TEXTS[:10], model=plain, weight=0.3)
     papers = Collection.create(store, first, parent_key="page")
     if isinstance(store, QdrantStore):
-        papers.embedder = first.keeping(PlainVectors(tmp_path / "papers.sqlite"))
+        papers.embedder = first.with_plain_vectors(PlainVectors(tmp_path / "papers.sqlite"))
     papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
     before = stored(papers, ["0"])
 
@@ -228,7 +230,7 @@ def test_without_a_corpus_there_is_nothing_to_recontextualize(papers: Collection
 
 def test_another_weight_is_another_space_and_costs_no_call(papers: Collection, service: Service) -> None:
     heavy = ArithmeticEmbedder.from_corpus(
-        [], model=siblings_of(papers), weight=0.6, corpus=False, vectors=siblings_of(papers).vectors
+        [], model=siblings_of(papers), weight=0.6, corpus=False, plain_vectors=siblings_of(papers).plain_vectors
     )
     assert heavy.fingerprint != papers.embedder.fingerprint
     assert service.called_for(lambda: papers.recontextualize(embedder=heavy)) == []
@@ -341,9 +343,9 @@ def test_an_error_of_the_service_during_sampling_costs_one_call(tmp_path: Path) 
     start, service.fails_at = len(service.embedded), len(service.embedded) + 40
     texts = [f"{WORDS[i % 20]} {i}" for i in range(100)]
     with pytest.raises(TimeoutError):
-        ArithmeticEmbedder.from_corpus(texts, model=plain, vectors=kept)
+        ArithmeticEmbedder.from_corpus(texts, model=plain, plain_vectors=kept)
     service.fails_at = -1
-    ArithmeticEmbedder.from_corpus(texts, model=plain, vectors=kept)
+    ArithmeticEmbedder.from_corpus(texts, model=plain, plain_vectors=kept)
     assert sorted(text for text in service.embedded[start:] if text != PROBES[0]) == sorted(texts)
 
 
@@ -383,7 +385,7 @@ def test_options_of_opening_go_to_an_embedder_that_is_given(plain: ContextualEmb
     with ProcessPool(1) as pool:
         with_pool = opened(options=EmbedderOptions(pool=pool)).embedder.options
         assert (with_pool.pool, with_pool.mini_batch_size) == (pool, 4)
-        kept = Collection.open(FaissStore(tmp_path / "papers"), model=plain.on(pool)).embedder.options
+        kept = Collection.open(FaissStore(tmp_path / "papers"), model=plain.with_pool(pool)).embedder.options
         assert (kept.pool, kept.mini_batch_size) == (pool, 4)
     assert opened(options=EmbedderOptions(mini_batch_size=2)).embedder.options.mini_batch_size == 2
     for other in (EmbedderOptions(device="cpu"), EmbedderOptions(dtype="float32"), EmbedderOptions(runtime="torch")):
@@ -397,10 +399,10 @@ def test_an_audit_embeds_what_is_kept_again(
 ) -> None:
     """Neither kept vectors nor those of the Context answer for the model, and none is written."""
     kept = PlainVectors(tmp_path / "kept.sqlite")
-    embedder = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.3, corpus=corpus).keeping(kept)
+    embedder = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.3, corpus=corpus).with_plain_vectors(kept)
     papers = Collection.create(store, embedder, parent_key="page")
     papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
-    place = siblings_of(papers).vectors
+    place = siblings_of(papers).plain_vectors
     assert place is not None
     before = place.path.read_bytes()
     service.seed = 1
@@ -537,18 +539,18 @@ def test_what_a_run_refuses_a_dry_run_refuses(
 
 
 def test_without_its_file_a_collection_is_as_before(papers: Collection, service: Service) -> None:
-    file = siblings_of(papers).vectors
+    file = siblings_of(papers).plain_vectors
     assert file is not None
     file.path.unlink()
     new = "a river of money"
     called = service.called_for(lambda: papers.add([new], ids=["new"], metadata=[{"page": "p0"}]))
     assert sorted(called) == sorted([*TEXTS[:5], new])
-    expected = siblings_of(papers).keeping(None).embed_documents([*TEXTS[:5], new], parents=["p0"] * 6)
+    expected = siblings_of(papers).with_plain_vectors(None).embed_documents([*TEXTS[:5], new], parents=["p0"] * 6)
     np.testing.assert_allclose(stored(papers, ["0", "1", "2", "3", "4", "new"]), expected, atol=1e-6)
 
 
 def test_a_damaged_plain_vector_is_an_error(papers: Collection) -> None:
-    file = siblings_of(papers).vectors
+    file = siblings_of(papers).plain_vectors
     assert file is not None
     with sqlite3.connect(file.path) as connection:
         connection.execute("UPDATE vectors SET vector = zeroblob(length(vector))")
@@ -564,7 +566,7 @@ def test_a_damaged_plain_vector_is_an_error(papers: Collection) -> None:
 
 
 def test_where_nothing_can_be_written_vectors_are_not_kept(plain: ContextualEmbedder, tmp_path: Path) -> None:
-    embedder = ArithmeticEmbedder.from_corpus([], model=plain, corpus=False).keeping(
+    embedder = ArithmeticEmbedder.from_corpus([], model=plain, corpus=False).with_plain_vectors(
         PlainVectors(tmp_path / "missing" / FILE)
     )
     with pytest.warns(CDEWarning, match="cannot be read or written"):
@@ -588,7 +590,7 @@ def test_a_backup_is_a_collection_without_its_plain_vectors(
 
 
 def test_a_sentence_transformer_is_found_by_its_name(tmp_path: Path) -> None:
-    plain = PlainEmbedder(write_transformer(tmp_path / "model"), device="cpu")
+    plain = PlainEmbedder(write_transformer(tmp_path / "model"), options=EmbedderOptions(device="cpu"))
     embedder = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.3)
     papers = Collection.create(FaissStore(tmp_path / "papers"), embedder, parent_key="page")
     papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
@@ -599,7 +601,7 @@ def test_a_sentence_transformer_is_found_by_its_name(tmp_path: Path) -> None:
         stored(papers, [str(i) for i in range(30)]),
         atol=1e-5,
     )
-    other = PlainEmbedder(write_transformer(tmp_path / "other", seed=1), device="cpu")
+    other = PlainEmbedder(write_transformer(tmp_path / "other", seed=1), options=EmbedderOptions(device="cpu"))
     with pytest.raises(ContextMismatchError):
         Collection.open(FaissStore(tmp_path / "papers"), model=other)
 
@@ -613,7 +615,7 @@ def test_a_context_is_saved_and_loaded(plain: ContextualEmbedder, tmp_path: Path
     np.testing.assert_array_equal(again.embed_documents(TEXTS[:3]), embedder.embed_documents(TEXTS[:3]))
     assert isinstance(again, Embedder)
     assert again.mini_batch_size == plain.mini_batch_size
-    assert again.rebound(plain.context).fingerprint == plain.fingerprint
+    assert again.with_context(plain.context).fingerprint == plain.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -625,9 +627,10 @@ def test_a_function_with_other_answers_is_refused(answer: Callable[[list[str]], 
         FunctionEmbedder(answer, name="wrong")
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_arguments_of_a_model_are_not_those_of_a_plain_embedder(plain: ContextualEmbedder) -> None:
     with pytest.raises(TypeError, match="chosen where a model is loaded"):
-        ContextualEmbedder.from_corpus(TEXTS, model=plain, dtype="float32")
+        ContextualEmbedder.from_corpus(TEXTS, model=plain, options=EmbedderOptions(dtype="float32"))
     with pytest.raises(TypeError, match="by its own setting"):
         ContextualEmbedder.from_corpus(TEXTS, model=plain, windows=True)
     with pytest.raises(ValueError, match="weight"):

@@ -72,7 +72,7 @@ class StubEmbedder(ContextualEmbedder):
     """Vectors made of a text, its siblings, the first of them apart, and the context; remembers what it was given."""
 
     def __init__(self, documents: Sequence[str] = ("a", "b")) -> None:
-        facts = {"device": "cpu", "given_dtype": None, "given_runtime": None, "vectors": None}
+        facts = {"device": "cpu", "given_dtype": None, "given_runtime": None, "plain_vectors": None}
         self.model = SimpleNamespace(**facts, runtime="torch", dtype="float32", max_siblings=MAX_SIBLINGS)  # type: ignore[assignment]
         self.mini_batch_size, self.pool = 32, None
         embeddings = np.zeros((len(documents), DIM), dtype=np.float32)

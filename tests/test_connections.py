@@ -67,7 +67,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, PlainEmbedder
+from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.cli import app
 from cde_rag.embedders.as_sentence_transformer import sentence_transformer
 
@@ -78,7 +78,7 @@ for runtime in ("torch", "openvino", "onnx"):
     model = CDEModel.from_pretrained("cde-mini", runtime=runtime, device="cpu")
     ContextualEmbedder(model, Context.null(model)).embed_queries(["river"])
 sentence_transformer(embedder).encode_query("river")
-PlainEmbedder(str(folder / "plain"), device="cpu").embed_queries(["river"])
+PlainEmbedder(str(folder / "plain"), options=EmbedderOptions(device="cpu")).embed_queries(["river"])
 with Collection.from_texts(texts, store=folder / "edge.qdrant") as collection:
     collection.search("river")
 rows = embedder.embed_documents(texts)

@@ -235,6 +235,7 @@ def test_one_record_says_nothing(tmp_path: Path, tiny_model: CDEModel):
     assert found.interval == (0, 0)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_mistakes(tmp_path: Path, tiny_model: CDEModel):
     papers = Collection.create(FaissStore(tmp_path / "none"), ContextualEmbedder(tiny_model, Context.null(tiny_model)))
     with pytest.raises(StoreError, match="empty collection"):

@@ -13,7 +13,7 @@ import pytest
 from plain_model import write_transformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag import CDEError, CDEModel, Collection, Context, ContextualEmbedder, PlainEmbedder
+from cde_rag import CDEError, CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag._files import read_file
 from cde_rag.context.cache import cache_context, cached_context, cached_path
 from cde_rag.models.one_way import checkpoint as checkpoints
@@ -108,7 +108,7 @@ def test_a_fifo_in_a_plain_model(tmp_path: Path) -> None:
     for number, name in enumerate(names):
         folder = shutil.copytree(whole, tmp_path / f"copy {number}")
         to_fifo(folder / name)
-        refused(lambda folder=folder: PlainEmbedder(folder, device="cpu"))
+        refused(lambda folder=folder: PlainEmbedder(folder, options=EmbedderOptions(device="cpu")))
 
 
 @pytest.mark.parametrize("kind", ["faiss", "qdrant"])

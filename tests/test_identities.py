@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from plain_model import write_static, write_transformer
 
-from cde_rag import Context, ContextualEmbedder, FunctionEmbedder, PlainEmbedder
+from cde_rag import Context, ContextualEmbedder, EmbedderOptions, FunctionEmbedder, PlainEmbedder
 from cde_rag.context.file_format import unpack
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
@@ -75,12 +75,12 @@ def _two_stage(family: str, *, windows: bool, corpus: bool) -> Context:
             self.identity = identity
 
     if not corpus:
-        return Context.null(Model(identity)).reading(windows=windows)
+        return Context.null(Model(identity)).with_windows(windows=windows)
     vectors = np.resize(np.eye(4, dtype=np.float32), (4, identity.dim))
     made = Context.create(
         identity, [*TEXTS, TEXTS[0]], vectors[[0, 1, 2, 0]], sampling="random", seed=3, documents_seen=9
     )
-    return made.reading(windows=windows)
+    return made.with_windows(windows=windows)
 
 
 @cache
@@ -94,12 +94,17 @@ def cases(folder: Path) -> dict[str, Context]:
     }
     transformer, static = write_transformer(folder / "plain"), write_static(folder / "static")
     for name, plain in {
-        "plain": PlainEmbedder(transformer, device="cpu", runtime="torch"),
-        "plain windows": PlainEmbedder(transformer, device="cpu", runtime="torch", windows=True),
-        "plain short": PlainEmbedder(
-            transformer, device="cpu", runtime="torch", max_length=7, prefixes={"query": "", "document": "d "}
+        "plain": PlainEmbedder(transformer, options=EmbedderOptions(device="cpu", runtime="torch")),
+        "plain windows": PlainEmbedder(
+            transformer, options=EmbedderOptions(device="cpu", runtime="torch"), windows=True
         ),
-        "static": PlainEmbedder(static, device="cpu"),
+        "plain short": PlainEmbedder(
+            transformer,
+            options=EmbedderOptions(device="cpu", runtime="torch"),
+            max_length=7,
+            prefixes={"query": "", "document": "d "},
+        ),
+        "static": PlainEmbedder(static, options=EmbedderOptions(device="cpu")),
         "function": function(),
     }.items():
         found[name] = plain.context
@@ -157,7 +162,7 @@ def digests(rule: int) -> dict[str, list[str]]:
     """Digests of passages with titles, alone and as siblings of each other."""
     made = ArithmeticEmbedder.from_corpus([], model=function(), weight=0.3, corpus=False)
     context = replace(made.context, manifest=replace(made.context.manifest, sibling_rule=rule))
-    embedder = made.rebound(context)
+    embedder = made.with_context(context)
     rows = [Row(Record(str(place), f"{TEXTS[place % 3]} {place}", title), "") for place, title in enumerate(TITLES)]
     return {
         "alone": [passages([row], embedder)[0].digest for row in rows],

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> ContextualEmbedder:
-    return PlainEmbedder(folder, device="cpu")
+    return PlainEmbedder(folder, options=EmbedderOptions(device="cpu"))
 
 
 @pytest.fixture
@@ -98,13 +98,13 @@ def test_the_fingerprint_is_that_of_the_files(plain: ContextualEmbedder, folder:
 
 
 def test_the_same_space_in_bfloat16(plain: ContextualEmbedder, folder: Path) -> None:
-    half = PlainEmbedder(folder, dtype="bfloat16")
+    half = PlainEmbedder(folder, options=EmbedderOptions(dtype="bfloat16"))
     assert half.fingerprint == plain.fingerprint
     vectors = half.embed_documents(TEXTS)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert (vectors * plain.embed_documents(TEXTS)).sum(axis=1).min() > 0.99  # random weights, not real ones
     with pytest.raises(ModelError, match="found 'int4'"):
-        PlainEmbedder(folder, dtype="int4")
+        PlainEmbedder(folder, options=EmbedderOptions(dtype="int4"))
 
 
 def test_long_texts_are_counted(plain: ContextualEmbedder) -> None:
@@ -331,13 +331,13 @@ def test_truncated_weights(folder: Path, tmp_path: Path) -> None:
 def test_files_that_are_written_later_do_not_change_a_model(folder: Path, tmp_path: Path) -> None:
     """Safetensors are mapped: what is not copied is the file."""
     shutil.copytree(folder, tmp_path / "copy")
-    plain = PlainEmbedder(tmp_path / "copy", device="cpu")
+    plain = PlainEmbedder(tmp_path / "copy", options=EmbedderOptions(device="cpu"))
     before = plain.embed_queries(TEXTS)
     other = (write_transformer(tmp_path / "other", seed=1) / "model.safetensors").read_bytes()
     with (tmp_path / "copy" / "model.safetensors").open("r+b") as file:
         assert file.write(other) == file.seek(0, 2)
     np.testing.assert_array_equal(plain.embed_queries(TEXTS), before)
-    changed = PlainEmbedder(tmp_path / "copy", device="cpu")
+    changed = PlainEmbedder(tmp_path / "copy", options=EmbedderOptions(device="cpu"))
     assert changed.fingerprint != plain.fingerprint
     assert np.abs(changed.embed_queries(TEXTS) - before).max() > 1e-2
 
@@ -361,7 +361,7 @@ LONG = [" ".join(np.random.default_rng(100 + i).choice(WORDS, 11 + 9 * i)) for i
 
 @pytest.fixture(scope="module")
 def windowed(folder: Path) -> ContextualEmbedder:
-    return PlainEmbedder(folder, device="cpu", windows=True)
+    return PlainEmbedder(folder, options=EmbedderOptions(device="cpu"), windows=True)
 
 
 def test_texts_that_fit_are_read_as_without_windows(plain: ContextualEmbedder, windowed: ContextualEmbedder) -> None:
@@ -439,7 +439,9 @@ def test_windows_under_arithmetic(windowed: ContextualEmbedder, tmp_path: Path) 
     )
     np.testing.assert_allclose(made.embed_documents(LONG, parents=parents), single, atol=1e-5)
     cut = ArithmeticEmbedder.from_corpus(
-        [*TEXTS, *LONG], model=PlainEmbedder(windowed.context.identity.name, device="cpu"), weight=0.3
+        [*TEXTS, *LONG],
+        model=PlainEmbedder(windowed.context.identity.name, options=EmbedderOptions(device="cpu")),
+        weight=0.3,
     )
     assert cut.fingerprint != made.fingerprint
     papers = Collection.create(FaissStore(tmp_path / "arithmetic"), made, parent_key="page")
@@ -450,7 +452,7 @@ def test_windows_under_arithmetic(windowed: ContextualEmbedder, tmp_path: Path) 
     with pytest.raises(ModelError, match="by its own setting"):
         papers.recontextualize(windows=True)
     with pytest.raises(ContextMismatchError):
-        cut.rebound(made.context)
+        cut.with_context(made.context)
 
 
 def test_windows_of_a_model_without_limit(tmp_path: Path) -> None:

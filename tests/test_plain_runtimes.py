@@ -86,7 +86,7 @@ def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", ["mean", "cls", "normalised", "prefixed", "e5"])
 def test_vectors_are_those_of_sentence_transformers(folders: dict[str, Path], name: str, runtime: str) -> None:
     peer = SentenceTransformer(str(folders[name]), device="cpu")
-    plain = PlainEmbedder(folders[name], runtime=runtime, mini_batch_size=3)
+    plain = PlainEmbedder(folders[name], options=EmbedderOptions(runtime=runtime, mini_batch_size=3))
     assert (plain.runtime, plain.dtype, plain.device) == (runtime, "float32", "cpu")
     documents, queries = plain.embed_documents(TEXTS), plain.embed_queries(TEXTS)
     np.testing.assert_allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
@@ -105,8 +105,8 @@ def test_vectors_are_those_of_sentence_transformers(folders: dict[str, Path], na
 def test_identity_windows_and_counts_are_those_of_torch(
     folders: dict[str, Path], runtime: str, options: dict[str, Any]
 ) -> None:
-    found = PlainEmbedder(folders["mean"], runtime=runtime, **options)
-    expected = PlainEmbedder(folders["mean"], runtime="torch", device="cpu", **options)
+    found = PlainEmbedder(folders["mean"], options=EmbedderOptions(runtime=runtime), **options)
+    expected = PlainEmbedder(folders["mean"], options=EmbedderOptions(runtime="torch", device="cpu"), **options)
     assert (found.context.identity, found.fingerprint) == (expected.context.identity, expected.fingerprint)
     assert found.count_tokens(TEXTS) == expected.count_tokens(TEXTS)
     np.testing.assert_allclose(found.embed_documents(TEXTS), expected.embed_documents(TEXTS), atol=2e-5)
@@ -116,7 +116,7 @@ def test_identity_windows_and_counts_are_those_of_torch(
             one.embed_documents(["a river", " "])
         assert one.embed_queries([]).shape == (0, 16)
     with pytest.raises(ModelError, match="own, 12, found 13"):
-        PlainEmbedder(folders["mean"], runtime=runtime, max_length=13)
+        PlainEmbedder(folders["mean"], options=EmbedderOptions(runtime=runtime), max_length=13)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_a_tokenizer_that_transformers_would_build_otherwise(
     E5_CHANGES[change](value)
     (copy / "tokenizer.json").write_text(json.dumps(value))
     with pytest.raises(ModelError, match=r"found a tokenizer of class XLMRobertaTokenizer|files of another form"):
-        PlainEmbedder(copy, runtime="openvino")
+        PlainEmbedder(copy, options=EmbedderOptions(runtime="openvino"))
 
 
 def test_settings_that_an_xlm_roberta_tokenizer_would_follow(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -186,19 +186,19 @@ def test_settings_that_an_xlm_roberta_tokenizer_would_follow(folders: dict[str, 
     for change in ({"sep_token": "<pad>"}, {"add_prefix_space": False}):
         (copy / "tokenizer_config.json").write_text(json.dumps(SETTINGS | change))
         with pytest.raises(ModelError, match="found a tokenizer of class XLMRobertaTokenizer"):
-            PlainEmbedder(copy, runtime="openvino")
+            PlainEmbedder(copy, options=EmbedderOptions(runtime="openvino"))
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_vectors_of_minilm(both_minilms: tuple[BertEncoder, SentenceTransformer], runtime: str) -> None:
     texts = ["How is bread made?", "A long text. " * 300, "Émile – naïve 東京 [MASK]", "x" * 300, "TESTS of CASE"]
-    plain = PlainEmbedder(minilm(), runtime=runtime)
+    plain = PlainEmbedder(minilm(), options=EmbedderOptions(runtime=runtime))
     assert cosines(plain.embed_documents(texts), both_minilms[1].encode(texts)).min() >= SAME
-    assert plain.fingerprint == PlainEmbedder(minilm(), runtime="torch").fingerprint
+    assert plain.fingerprint == PlainEmbedder(minilm(), options=EmbedderOptions(runtime="torch")).fingerprint
     with pytest.raises(ModelError, match="float16"):
-        PlainEmbedder(minilm(), runtime=runtime, dtype="float16")
+        PlainEmbedder(minilm(), options=EmbedderOptions(runtime=runtime, dtype="float16"))
     with pytest.raises(ModelError, match="CPU"):
-        PlainEmbedder(minilm(), runtime=runtime, device="cuda")
+        PlainEmbedder(minilm(), options=EmbedderOptions(runtime=runtime, device="cuda"))
 
 
 CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
@@ -229,12 +229,12 @@ def test_models_that_no_graph_expresses(
     name, act, found = CHANGES[change]
     edit(copy / name, act)
     with pytest.raises(ModelError, match=f"'openvino' runs BERT encoders with mean or CLS pooling, found .*{found}"):
-        PlainEmbedder(copy, runtime="openvino")
+        PlainEmbedder(copy, options=EmbedderOptions(runtime="openvino"))
     monkeypatch.setenv(runtime_choice.VARIABLE, "openvino")  # which names no model's runtime in particular
     monkeypatch.setattr(runtime_choice, "measure", None)  # whoever measures fails
-    assert PlainEmbedder(copy, device="cpu").runtime == "torch"
+    assert PlainEmbedder(copy, options=EmbedderOptions(device="cpu")).runtime == "torch"
     monkeypatch.delenv(runtime_choice.VARIABLE)
-    assert PlainEmbedder(copy, device="cpu").runtime == "torch"
+    assert PlainEmbedder(copy, options=EmbedderOptions(device="cpu")).runtime == "torch"
 
 
 def test_modules_that_no_graph_expresses(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -244,25 +244,30 @@ def test_modules_that_no_graph_expresses(folders: dict[str, Path], tmp_path: Pat
     dense.append(Dense(16, 8))
     dense.save_pretrained(str(tmp_path / "dense"), create_model_card=False)
     with pytest.raises(ModelError, match="found the modules Transformer, Pooling, Dense"):
-        PlainEmbedder(tmp_path / "dense", runtime="onnx")
-    assert PlainEmbedder(tmp_path / "dense", device="cpu").embed_documents(TEXTS).shape == (26, 8)
+        PlainEmbedder(tmp_path / "dense", options=EmbedderOptions(runtime="onnx"))
+    assert PlainEmbedder(tmp_path / "dense", options=EmbedderOptions(device="cpu")).embed_documents(TEXTS).shape == (
+        26,
+        8,
+    )
     with pytest.raises(ModelError, match="found the modules StaticEmbedding"):
-        PlainEmbedder(write_static(tmp_path / "static"), runtime="onnx")
+        PlainEmbedder(write_static(tmp_path / "static"), options=EmbedderOptions(runtime="onnx"))
 
 
 def test_a_graph_is_built_once_and_again_if_it_is_damaged(
     folders: dict[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = PlainEmbedder(folders["cls"], runtime="onnx")
+    plain = PlainEmbedder(folders["cls"], options=EmbedderOptions(runtime="onnx"))
     expected = plain.embed_documents(TEXTS)
     (path,) = (cache / "graphs").glob(f"{plain.context.identity.weights_sha256[:32]}-plain-*.onnx")
     intact = path.read_bytes()
     del plain  # the next ones would share its graph
     with monkeypatch.context() as patch:
         patch.setattr("cde_rag.models.plain.config.plain_graph", None)  # whoever builds it fails
-        PlainEmbedder(folders["cls"], runtime="onnx")
+        PlainEmbedder(folders["cls"], options=EmbedderOptions(runtime="onnx"))
     path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
-    np.testing.assert_array_equal(PlainEmbedder(folders["cls"], runtime="onnx").embed_documents(TEXTS), expected)
+    np.testing.assert_array_equal(
+        PlainEmbedder(folders["cls"], options=EmbedderOptions(runtime="onnx")).embed_documents(TEXTS), expected
+    )
     assert path.read_bytes() == intact
 
 
@@ -270,7 +275,11 @@ def test_a_query_takes_one_thread_and_a_batch_those_of_the_process(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cde_rag.models.plain.graph.batch_threads", lambda: 7)
-    plain, asked, get = PlainEmbedder(folders["mean"], runtime="onnx"), list[int](), CompiledGraphs.get
+    plain, asked, get = (
+        PlainEmbedder(folders["mean"], options=EmbedderOptions(runtime="onnx")),
+        list[int](),
+        CompiledGraphs.get,
+    )
     monkeypatch.setattr(
         CompiledGraphs, "get", lambda self, stage, threads, *rest: asked.append(threads) or get(self, stage, 1, *rest)
     )
@@ -297,7 +306,7 @@ def test_the_fastest_runtime_is_measured_once_and_kept(
     monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
     monkeypatch.setattr(runtime_choice, "STEADY", float("inf"))  # however busy this machine is
     before = set((cache / "runtimes").glob("*"))
-    plain = PlainEmbedder(folders["mean"], device="cpu")
+    plain = PlainEmbedder(folders["mean"], options=EmbedderOptions(device="cpu"))
     (path,) = set((cache / "runtimes").iterdir()) - before
     value = json.loads(path.read_text())
     rows = [runtime_choice.Timing(**row) for row in value["timings"]]
@@ -311,17 +320,21 @@ def test_the_fastest_runtime_is_measured_once_and_kept(
     for fast in ("torch", *RUNTIMES):
         shown = [row | {"document_ms": 1e-9 if row["runtime"] == fast else 1.0} for row in value["timings"]]
         path.write_text(json.dumps({**value, "timings": shown}))
-        assert PlainEmbedder(folders["mean"], device="cpu", dtype="float32").runtime == fast
+        assert PlainEmbedder(folders["mean"], options=EmbedderOptions(device="cpu", dtype="float32")).runtime == fast
         others = [row | {"cosine": 0.9998 if row["runtime"] == fast else 1.0} for row in shown]
         path.write_text(json.dumps({**value, "timings": others}))
-        assert PlainEmbedder(folders["mean"], device="cpu", dtype="float32").runtime != fast  # another vector space
+        assert (
+            PlainEmbedder(folders["mean"], options=EmbedderOptions(device="cpu", dtype="float32")).runtime != fast
+        )  # another vector space
 
 
 def test_a_collection_keeps_the_runtime_of_its_options(folders: dict[str, Path], tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "papers.faiss", PlainEmbedder(folders["mean"], runtime="onnx")) as papers:
+    with Collection.create(
+        tmp_path / "papers.faiss", PlainEmbedder(folders["mean"], options=EmbedderOptions(runtime="onnx"))
+    ) as papers:
         papers.add(SHORT)
     for runtime in ("torch", *RUNTIMES):
-        options = EmbedderOptions(device="cpu", runtime=runtime)
+        options = EmbedderOptions(device="cpu", runtime=runtime, mini_batch_size=32)
         with Collection.open(tmp_path / "papers.faiss", options=options) as papers:
             assert papers.embedder.runtime == runtime  # type: ignore[attr-defined]
             assert papers.embedder.options == options
@@ -333,7 +346,7 @@ WITHOUT_TORCH = """
 import sys
 from cde_rag import Collection, EmbedderOptions, PlainEmbedder
 runtime, folder, model = sys.argv[1:]
-with Collection.create(folder, PlainEmbedder(model, runtime=runtime, windows=True)) as papers:
+with Collection.create(folder, PlainEmbedder(model, options=EmbedderOptions(runtime=runtime), windows=True)) as papers:
     papers.add(["Bread is made of flour and water.", "A river runs past the bank. " * 100])
 with Collection.open(folder, options=EmbedderOptions(runtime=runtime)) as papers:
     print(papers.search("How is bread made?", k=1)[0].text, papers.embedder.runtime)

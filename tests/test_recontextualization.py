@@ -113,7 +113,7 @@ def test_a_collection_of_before_keeps_its_sibling_rule_until_it_is_moved(tmp_pat
     texts = [record.text for record in records(40)]
     embedder = ContextualEmbedder.from_corpus(texts, model=tiny_model, context_size=SIZE)
     manifest = replace(embedder.context.manifest, format=1, sibling_rule=1)
-    before = embedder.rebound(replace(embedder.context, manifest=manifest))
+    before = embedder.with_context(replace(embedder.context, manifest=manifest))
     papers = Collection.create(FaissStore(tmp_path / "papers"), before, parent_key="page")
     same_page = [replace(record, metadata={"page": "one"}) for record in records(40)]
     papers.add_records(same_page)
@@ -150,7 +150,9 @@ def test_options_go_with_the_embedder_everywhere(tmp_path: Path):
     checkpoints.write(folder, tiny_network(), tiny_tokenizer())
     options = EmbedderOptions(device="cpu", dtype="bfloat16", mini_batch_size=3)
     texts = [record.text for record in records(40)]
-    embedder = ContextualEmbedder.from_corpus(texts, model=folder, context_size=SIZE, device="cpu")
+    embedder = ContextualEmbedder.from_corpus(
+        texts, model=folder, context_size=SIZE, options=EmbedderOptions(device="cpu")
+    )
     Collection.create(FaissStore(tmp_path / "papers"), embedder).add_records(records(40))
     papers = Collection.open(FaissStore(tmp_path / "papers"), model=folder, options=options)
     follower = Collection.open(FaissStore(tmp_path / "papers"), model=folder, options=options)
@@ -180,7 +182,7 @@ def test_a_dtype_that_the_device_chose_is_not_chosen_for_another_model(tmp_path:
     with mock.patch.object(cde_model, "native_dtype", return_value="bfloat16"):
         model = CDEModel.from_pretrained(folder, device="cpu")
     assert model.dtype == "bfloat16"
-    assert ContextualEmbedder(model, Context.null(model)).options == EmbedderOptions(device="cpu", dtype=None)
+    assert ContextualEmbedder(model, Context.null(model)).options == EmbedderOptions(device="cpu", mini_batch_size=32)
 
 
 @pytest.mark.parametrize(("size", "error"), [(0, ValueError), (2.5, TypeError)])

@@ -49,7 +49,7 @@ def by_command(papers: Collection, folder: Path, model: Path) -> list[dict[str, 
 
 
 def over_http(papers: Collection, folder: Path, model: Path) -> list[dict[str, Any]]:
-    return found(ServedCollection("papers", papers, has_words=True), SearchRequest(query=QUERY))["hits"]
+    return found(ServedCollection("papers", papers, has_bm25=True), SearchRequest(query=QUERY))["hits"]
 
 
 def for_agents(papers: Collection, folder: Path, model: Path) -> list[dict[str, Any]]:

@@ -143,5 +143,6 @@ def test_old_modules_have_their_names_and_say_the_new_ones(module: str, name: st
     with pytest.warns(DeprecationWarning, match=re.escape(f"{module}.{name} is deprecated")) as warned:
         exec(f"from {module} import {name}")
     assert all(new in str(one.message) for one in warned)
+    assert {one.filename for one in warned} == {"<string>"}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = importlib.import_module(module).nothing

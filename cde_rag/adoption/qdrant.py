@@ -115,7 +115,7 @@ def adopt_points(
         opened = Collection(store, embedder)
     made = opened.embedder
     if plain_vectors is not None and (own := contextual(made)) is not None:
-        made = own.keeping(plain_vectors)
+        made = own.with_plain_vectors(plain_vectors)
     adopted = Collection(QdrantStore(client, collection), made)
     _take_in(adopted, read, on_progress)
     return adopted
@@ -202,7 +202,7 @@ def _sampled(
     found: AnyModel = "cde-mini" if model is None else model
     if plain_vectors is not None:
         made = found if isinstance(found, ContextualEmbedder) else as_model(found)
-        found = made.keeping(plain_vectors)
+        found = made.with_plain_vectors(plain_vectors)
     return ContextualEmbedder.from_corpus(texts, model=found, context_size=context_size, seed=seed)
 
 
@@ -210,7 +210,7 @@ def _keep_own(
     store: AdoptingStore, read: Reading, name: str, model: object, plain_vectors: PlainVectors | None
 ) -> None:
     """Keep the own vectors of all points that are no records yet as the plain vectors of their texts."""
-    plain = model.keeping(plain_vectors) if isinstance(model, ContextualEmbedder) else None
+    plain = model.with_plain_vectors(plain_vectors) if isinstance(model, ContextualEmbedder) else None
     if plain is None or plain_vectors is None or not plain.context.identity.is_plain:
         raise TypeError(
             "own_vectors needs the plain embedder that made them, and a place for them: model=PlainEmbedder(…) or "

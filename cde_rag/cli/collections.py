@@ -126,7 +126,7 @@ def search(
         typer.Option(
             parser=_ranking,
             metavar="hybrid|vectors|bm25",
-            help="Rank by vectors, by the query's words (bm25), which find names and rare terms, or by both.",
+            help="Rank by vectors, by the query's terms (bm25), which find names and rare words, or by both.",
         ),
     ] = "hybrid",
     group_by: Annotated[
@@ -337,7 +337,7 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
         if stored_context(store).identity.pooling == FUNCTION:
             raise ModelError(
                 f"The collection was made with the Python function {made!r}, which the command does not have. Open it "
-                "in Python: Collection.open(place, model=embedder). Here search --by words needs no model."
+                "in Python: Collection.open(place, model=embedder). Here search --by bm25 needs no model."
             ) from error
         if error.__cause__ is None:  # as of an unknown runtime
             raise
@@ -437,7 +437,7 @@ def on_workers(collection: "Collection", workers: int | None, ray: str | None) -
     if embedder is None or not embedder.model.in_workers:
         raise PoolError("Workers embed with contextual models only. Leave --workers and --ray out.")
     with ProcessPool(workers) if ray is None else _ray_pool(workers, ray) as pool:
-        collection.embedder = embedder.on(pool)
+        collection.embedder = embedder.with_pool(pool)
         yield
 
 

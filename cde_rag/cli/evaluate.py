@@ -119,7 +119,7 @@ def _advice(folder: Path, result: "SetResult") -> str:
         "own_hybrid": f"cde-rag index {folder} {folder.name}.faiss --alone",
         "parents": "the same collection, searched --by vectors",
         "own": "cde-rag index --alone, searched --by vectors",
-        "bm25": "cde-rag search --by words",
+        "bm25": "cde-rag search --by bm25",
         "minilm": "a plain embedder",
         "hybrid": "a plain embedder with BM25",
     }

@@ -56,7 +56,7 @@ def warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -
     name = opened.embedder.context.identity.name
     if reader.foreign and packaged(name) is not None and name not in MULTILINGUAL:
         found = f"{reader.foreign:,} of {total:,} texts do not look like English, the language that {name} reads"
-        remedy = "Search by words finds them; for vectors take a multilingual model: --model cde-multilingual"
+        remedy = "Search --by bm25 finds them; for vectors take a multilingual model: --model cde-multilingual"
         typer.echo(f"Warning: {found}. {remedy}.", err=True)
 
 

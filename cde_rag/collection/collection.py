@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, cast, overload
 from cde_rag._validation import check_ids, check_positive, named_keywords
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
+from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
@@ -97,7 +98,7 @@ class Collection(ProcessBound):
             embedder: Such as a ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
             parent_key: The metadata field that names a record's parent, by its name in filters.
             headers: Metadata fields, such as "section", whose values extend a record's title: "Install >
-                Linux" is embedded in front of the text and found by words.
+                Linux" is embedded in front of the text and found by BM25.
 
         Raises:
             StoreError: There is a collection already, or the place is not writable.
@@ -107,8 +108,9 @@ class Collection(ProcessBound):
         """
         store = _store_at(store)
         if not isinstance(cast(object, embedder), Embedder):
+            hint = " Rename its method rebound to with_context." if hasattr(embedder, "rebound") else ""
             raise TypeError(
-                f"Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found {embedder!r:.80}."
+                f"Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found {embedder!r:.80}.{hint}"
             )
         create_in(store, embedder, settings_of(embedder, parent_key, headers))
         return cls(store, embedder)
@@ -155,6 +157,7 @@ class Collection(ProcessBound):
         *,
         store: Store | str | Path | None = None,
         model: "AnyModel" = "cde-mini",
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         ids: Iterable[str] | None = None,
         titles: Iterable[str] | None = None,
         metadata: Iterable[Mapping[str, Any]] | None = None,
@@ -167,7 +170,8 @@ class Collection(ProcessBound):
             texts: As in `add`, like `ids`, `titles`, `metadata` and `on_progress`; all are held in memory.
             store: As in `create`. None for a temporary folder, which is deleted with the collection or when the process
                 ends; it needs the extra `faiss`.
-            model: As in `ContextualEmbedder.from_corpus`.
+            model: As in `ContextualEmbedder.from_corpus`, like `options`.
+            options: Device, dtype, runtime, batch size and pool of workers.
             ids: Unique ids.
             titles: Embedded before each text.
             metadata: JSON objects, for filters.
@@ -196,7 +200,8 @@ class Collection(ProcessBound):
         if store.exists():
             raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")
         sample = (embedded_text(record) for record in records)
-        made = cls.create(store, ContextualEmbedder.from_corpus(sample, model=model), parent_key=parent_key)
+        embedder = ContextualEmbedder.from_corpus(sample, model=model, options=options)
+        made = cls.create(store, embedder, parent_key=parent_key)
         made.add_records(records, on_progress=on_progress)
         return made
 
@@ -216,7 +221,7 @@ class Collection(ProcessBound):
             folder: Folder of the backup; not modified.
             store: As in `create`. A FaissStore for the backup of one, a store of any kind for other backups.
             model: As in `open`, like `options`.
-            options: Device, dtype and batch size.
+            options: Device, dtype, runtime, batch size and pool of workers.
 
         Raises:
             ModelError: There is no model of the stored name. The collection is restored: open it with `model=…`.
@@ -250,7 +255,7 @@ class Collection(ProcessBound):
             path: Path of the file.
             store: As in `create`.
             model: As in `open`, like `options`.
-            options: Device, dtype and batch size.
+            options: Device, dtype, runtime, batch size and pool of workers.
             on_progress: Called after each row group.
 
         Raises:
@@ -347,6 +352,7 @@ class Collection(ProcessBound):
         dry_run: Literal[True],
     ) -> AddPlan: ...
 
+    @named_keywords
     def add_records(
         self,
         records: Iterable[Record],
@@ -623,7 +629,7 @@ class Collection(ProcessBound):
         *,
         seed: int = 0,
         context_size: int | None = None,
-        strategy: str = "random",
+        strategy: Strategy = "random",
         windows: bool | None = None,
         model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
@@ -639,7 +645,7 @@ class Collection(ProcessBound):
         *,
         seed: int = 0,
         context_size: int | None = None,
-        strategy: str = "random",
+        strategy: Strategy = "random",
         windows: bool | None = None,
         model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
@@ -655,7 +661,7 @@ class Collection(ProcessBound):
         *,
         seed: int = 0,
         context_size: int | None = None,
-        strategy: str = "random",
+        strategy: Strategy = "random",
         windows: bool | None = None,
         model: "AnyModel | None" = None,
         embedder: Embedder | None = None,
@@ -729,7 +735,7 @@ class Collection(ProcessBound):
 
     @named_keywords
     def drift(
-        self, *, seed: int = 0, context_size: int | None = None, strategy: str = "random", probes: int = PROBES
+        self, *, seed: int = 0, context_size: int | None = None, strategy: Strategy = "random", probes: int = PROBES
     ) -> Drift:
         """Estimate the gain of `recontextualize` with the same arguments; changes nothing.
 

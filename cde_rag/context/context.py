@@ -187,7 +187,7 @@ class Context:
         """True if there is no corpus."""
         return self.size == 0
 
-    def reading(self, *, windows: bool) -> "Context":
+    def with_windows(self, *, windows: bool) -> "Context":
         """Return the Context of the same documents in which longer texts are read in windows, or cut.
 
         Its vector space is another one, with a fingerprint of its own.
@@ -197,7 +197,7 @@ class Context:
         """
         if windows == self.identity.windows:
             return self
-        identity = self.identity.reading(windows=windows)
+        identity = self.identity.with_windows(windows=windows)
         fingerprint = _fingerprint(identity, self.digests, self.counts)
         return replace(self, manifest=replace(self.manifest, identity=identity, fingerprint=fingerprint))
 

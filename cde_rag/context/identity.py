@@ -63,7 +63,7 @@ class ModelIdentity:
         """Identity of the same model without arithmetic."""
         return replace(self, attention=PLAIN, sibling_weight=0.0, corpus_map=False) if self.is_plain else self
 
-    def reading(self, *, windows: bool) -> "ModelIdentity":
+    def with_windows(self, *, windows: bool) -> "ModelIdentity":
         """Return the identity of the same model that reads longer texts in windows, or cuts them."""
         return replace(self, windows=windows)
 

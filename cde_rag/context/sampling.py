@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from itertools import zip_longest
+from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_list, check_positive, check_str, utf8
 from cde_rag.errors import CorpusError, SmallContextWarning, warn_user
+
+Strategy: TypeAlias = Literal["random", "clusters"]
+"""How a corpus is sampled: uniformly, or one document near each of as many centroids."""
 
 SMALL_CONTEXT = 64  # documents; fewer do not show the common features of a corpus
 POOL = 16  # documents embedded for each cluster that `sample_clusters` makes

@@ -156,7 +156,7 @@ def index(
             loaded = as_model("cde-mini" if model is None else model)
             size = context_size_for(loaded, context_size)
             sample = sample_dataset(numbered, fields, loaded, size, headers=headers, seed=seed)
-            context = fit(loaded, sample, strategy="random", seed=seed).reading(windows=windows)
+            context = fit(loaded, sample, strategy="random", seed=seed).with_windows(windows=windows)
             embedder = ContextualEmbedder(loaded, context)
             warn_small_context(embedder.context.size, size)
         collection, is_new = Collection.create(store, embedder, parent_key=fields.parent, headers=headers), True

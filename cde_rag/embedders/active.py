@@ -111,7 +111,7 @@ def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Em
     """
     context, inner = stored_context(store, generation), unwrapped(embedder)
     try:
-        made = inner.rebound(context)
+        made = inner.with_context(context)
     except ContextMismatchError as mismatch:
         try:
             made = loaded(context, options=inner.options)
@@ -134,25 +134,22 @@ def loaded(
         TypeError: A device, dtype or runtime for a model that is loaded.
     """
     # torch is imported where a model is loaded, so that a store is read without it
-    from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+    from cde_rag.embedders.contextual import MINI_BATCH_SIZE, ContextualEmbedder, as_model
     from cde_rag.models.families import PLAIN
     from cde_rag.models.model import Model
     from cde_rag.models.runtimes import runtime_choice
 
     runtime_choice.asked(options.runtime)
-    size, asked = options.mini_batch_size, (options.device, options.dtype, options.runtime)
     if isinstance(model, ContextualEmbedder):
-        own = as_model(model, *asked)
-        given = model.mini_batch_size if size == EmbedderOptions().mini_batch_size else size
-        return ContextualEmbedder(own, context, mini_batch_size=given, pool=options.pool or model.pool)
-    identity = context.identity
+        return ContextualEmbedder(model, context, options=options)
+    identity, asked = context.identity, (options.device, options.dtype, options.runtime)
     family = next((one for one in PLAIN if one.owns(identity)), None)
     try:
         if family is None or isinstance(model, Model):
             made = as_model(identity.name if model is None else model, *asked)
         else:
-            made = family.load(identity, model, *asked, size)
-        return ContextualEmbedder(made, context, mini_batch_size=size, pool=options.pool)
+            made = family.load(identity, model, *asked, options.mini_batch_size or MINI_BATCH_SIZE)
+        return ContextualEmbedder(made, context, options=options.of_loaded)
     except ModelError as error:
         if model is not None or not (family is None or family.has_files):
             raise
@@ -169,7 +166,7 @@ def keeping(embedder: Embedder, store: Store) -> Embedder:
     own, place = contextual(embedder), plain_vectors(store)
     if own is None or own.context.identity.attention != ARITHMETIC or place is None:
         return embedder
-    return own.keeping(place)
+    return own.with_plain_vectors(place)
 
 
 def plain_vectors(store: Store) -> PlainVectors | None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from cde_rag._files import read_file
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import CorpusError, ModelError, require
 from cde_rag.models import CDEModel
 from cde_rag.models.files.names import ModelName
@@ -136,8 +137,8 @@ class ContextualModule(torch.nn.Module):
             network, digest = copy.deepcopy(model.network), model.identity.weights_sha256
             moved = CDEModel(network, model.tokenizer, digest, device=str(self._place), dtype=model.dtype)
             moved.folder = model.folder
-            size = self.embedder.mini_batch_size
-            self._model, self.embedder = moved, ContextualEmbedder(moved, self.embedder.context, mini_batch_size=size)
+            options = self.embedder.options.of_loaded
+            self._model, self.embedder = moved, ContextualEmbedder(moved, self.embedder.context, options=options)
         return self.embedder
 
 
@@ -198,7 +199,7 @@ def _read(folder: Path, *, device: str | None) -> ContextualModule:
     context = Context.load(folder / CONTEXT)
     name = replace(ModelName.parse(context.identity.name), base=str(folder / MODEL), revision=None)
     default_task = read_json(folder / CONFIG).get("default_task")
-    embedder = ContextualEmbedder(str(name), context, device=device)
+    embedder = ContextualEmbedder(str(name), context, options=EmbedderOptions(device=device))
     try:
         return ContextualModule(embedder, default_task)
     except ValueError as error:

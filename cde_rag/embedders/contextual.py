@@ -1,21 +1,23 @@
 """ContextualEmbedder: a model in one Context. Texts in, unit vectors out."""
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
-from cde_rag._validation import check_list, check_positive, digest
+from cde_rag._validation import check_list, digest
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ARITHMETIC
+from cde_rag.context.sampling import Strategy
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.corpus_contexts import contextual_identity, sampled
 from cde_rag.embedders.pool import EmbedderSpec, Pool, embed_on
-from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ModelError
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions, old_options
+from cde_rag.errors import ModelError, warn_of_old_name
 from cde_rag.models.cde_model import CDEModel
 from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.models.model import CHECKED, DOCUMENT, QUERY, Embedded, Model, warn_truncated
@@ -35,38 +37,31 @@ class ContextualEmbedder:
         model: A model, such as a CDEModel, what `CDEModel.from_pretrained` takes, or an embedder of the model.
         context: Made by the same weights. Texts longer than the model's window are cut or read in windows, as it
             specifies.
-        device: For a model given by name; see CDEModel.
-        dtype: For a model given by name; see CDEModel.
-        runtime: For a model given by name; see `CDEModel.from_pretrained`.
-        mini_batch_size: Texts per forward pass; lower it when memory runs out. By default that of a given embedder, or
-            32.
-        pool: Worker processes for the passages of long calls, such as `ProcessPool(4)`; queries stay in this process,
-            and so do passages of plain models.
+        options: Device, dtype, runtime, batch size and pool of workers.
 
     Raises:
         ContextMismatchError: The context was made by other weights.
         ModelError: No such model.
-        ValueError: `mini_batch_size` is below 1.
+        TypeError: A device, dtype or runtime for a model that is loaded.
     """
 
+    @old_options
     def __init__(
         self,
         model: AnyModel,
         context: Context,
         *,
-        device: str | None = None,
-        dtype: str | None = None,
-        runtime: str | None = None,
-        mini_batch_size: int | None = None,
-        pool: Pool | None = None,
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> None:
-        self.mini_batch_size = _batch_size(model, mini_batch_size)
-        self.model = as_model(model, device, dtype, runtime).known(context)
+        own = model if isinstance(model, ContextualEmbedder) else None
+        self.mini_batch_size = options.mini_batch_size or (MINI_BATCH_SIZE if own is None else own.mini_batch_size)
+        self.pool = own.pool if own is not None and options.pool is None else options.pool
+        self.model = as_model(model, options.device, options.dtype, options.runtime).known(context)
         self.context = context
-        self.pool = pool
         self._prepared = self.model.prepare(context)
 
     @classmethod
+    @old_options
     def from_corpus(
         cls,
         texts: Iterable[str],
@@ -74,15 +69,11 @@ class ContextualEmbedder:
         model: AnyModel = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
-        strategy: str = "random",
+        strategy: Strategy | Literal["strata"] = "random",
         strata: Iterable[str] | None = None,
         source: str = "all",
         windows: bool = False,
-        device: str | None = None,
-        dtype: str | None = None,
-        runtime: str | None = None,
-        mini_batch_size: int | None = None,
-        pool: Pool | None = None,
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "ContextualEmbedder":
         """Sample the corpus, run the first stage once, and bind the model to the resulting Context.
 
@@ -99,30 +90,25 @@ class ContextualEmbedder:
             windows: Read texts longer than the model's window in windows, and average their vectors; by default they
                 are cut. Windows do not surely find more (lab/pages/windows.md): split long texts if you can.
                 A plain model is made with its windows.
-            device: As in the class.
-            dtype: As in the class.
-            runtime: As in the class.
-            mini_batch_size: As in the class.
-            pool: As in the class.
+            options: As in the class.
 
         Raises:
             ContextError: The model expects another number of context documents.
             CorpusError: No text that is not blank, or one with a lone surrogate.
             TypeError: `texts` is a single str; or windows, device, dtype or runtime for a model that has its own.
-            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` or
-                `mini_batch_size` < 1.
+            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
 
         Warns:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         check_list(texts, call="from_corpus")
-        size = _batch_size(model, mini_batch_size)
-        loaded = as_model(model, device, dtype, runtime)
+        loaded = as_model(model, options.device, options.dtype, options.runtime)
         identity = contextual_identity(loaded, windows=windows or None)
         context = sampled(
             loaded, identity, texts, context_size, seed=seed, strategy=strategy, strata=strata, source=source
         )
-        return cls(loaded, context, mini_batch_size=size, pool=pool)
+        found = model if isinstance(model, ContextualEmbedder) else loaded
+        return cls(found, context, options=options.of_loaded)
 
     def __repr__(self) -> str:
         return f"ContextualEmbedder({self.context!r})"
@@ -175,9 +161,9 @@ class ContextualEmbedder:
         return 0 if identity.is_plain and not identity.sibling_weight else self.model.max_siblings
 
     @property
-    def vectors(self) -> PlainVectors | None:
+    def plain_vectors(self) -> PlainVectors | None:
         """Cache of plain vectors; None if there is none, as of models that read a context."""
-        return self.model.vectors
+        return self.model.plain_vectors
 
     @classmethod
     def from_spec(cls, spec: EmbedderSpec, device: str | None = None) -> "ContextualEmbedder":
@@ -196,10 +182,9 @@ class ContextualEmbedder:
             return cls(
                 model,
                 Context.from_bytes(spec.context, where="The context of the embedder"),
-                device=device,
-                dtype=spec.dtype,
-                runtime=spec.runtime,
-                mini_batch_size=spec.mini_batch_size,
+                options=EmbedderOptions(
+                    device=device, dtype=spec.dtype, runtime=spec.runtime, mini_batch_size=spec.mini_batch_size
+                ),
             )
         except ModelError as error:
             raise ModelError(
@@ -207,45 +192,77 @@ class ContextualEmbedder:
                 "machine, or put its folder at the same path on each."
             ) from error
 
-    def __reduce__(self) -> "tuple[Callable[[EmbedderSpec], ContextualEmbedder], tuple[EmbedderSpec]]":
-        """Describe the embedder for `multiprocessing`: a worker loads the model itself, and has no pool."""
-        return type(self).from_spec, (EmbedderSpec.of(self),)
+    def __reduce__(self) -> "tuple[Callable[..., ContextualEmbedder], tuple[object, ...]]":
+        """Describe the embedder for `multiprocessing`: a worker loads the model itself, and has no pool.
+
+        Raises:
+            ModelError: The model is a plain one that is no function.
+        """
+        if self.model.in_workers:
+            return type(self).from_spec, (EmbedderSpec.of(self),)
+        if self.model.in_pickles:
+            return _unpickled, (self.model, self.context, self.mini_batch_size)
+        raise ModelError(
+            f"{self.model.identity.name} is a plain model, which is not sent to other processes. Make the embedder in "
+            "the process that uses it."
+        )
+
+    def __copy__(self) -> "ContextualEmbedder":
+        """Return a copy that shares the prepared context, which takes time to prepare anew."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def __deepcopy__(self, memo: dict[int, object]) -> "ContextualEmbedder":
         """Return the embedder itself: model and context do not change."""
         return self
 
-    def rebound(self, context: Context) -> "ContextualEmbedder":
-        """Bind the same model to another Context.
+    def with_context(self, context: Context) -> "ContextualEmbedder":
+        """Return an embedder of the same model in another Context.
 
         Raises:
             ContextMismatchError: The Context was made by other weights.
         """
-        return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size, pool=self.pool)
+        return ContextualEmbedder(self, context)
 
-    def keeping(self, vectors: PlainVectors | None) -> "ContextualEmbedder":
-        """Return the same embedder with another place for plain vectors, or none.
+    def with_plain_vectors(self, plain_vectors: PlainVectors | None) -> "ContextualEmbedder":
+        """Return this embedder with another place for plain vectors; None: without.
 
         From them vectors with other siblings or in another Context are made without the model. A collection of a plain
         model under arithmetic keeps them in its store's folder. On a Qdrant server there is none: there the model
         embeds siblings again, unless a file is named, such as
-        `collection.embedder = collection.embedder.keeping(PlainVectors("papers.sqlite"))`.
+        `collection.embedder = collection.embedder.with_plain_vectors(PlainVectors("papers.sqlite"))`.
         """
-        other = self._copied()
-        other.model = self.model.keeping(vectors)
+        other = copy(self)
+        other.model = self.model.with_plain_vectors(plain_vectors)
         return other
 
-    def on(self, pool: Pool | None) -> "ContextualEmbedder":
+    def with_pool(self, pool: Pool | None) -> "ContextualEmbedder":
         """Return this embedder with a pool of workers; None: without."""
-        other = self._copied()
+        other = copy(self)
         other.pool = pool
         return other
 
-    def _copied(self) -> "ContextualEmbedder":
-        """Return a copy that shares the prepared context, which takes time to prepare anew."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        return other
+    def rebound(self, context: Context) -> "ContextualEmbedder":
+        """Deprecated: `with_context`."""
+        warn_of_old_name("embedder.rebound(context)", "embedder.with_context(context)")
+        return self.with_context(context)
+
+    def keeping(self, vectors: PlainVectors | None) -> "ContextualEmbedder":
+        """Deprecated: `with_plain_vectors`."""
+        warn_of_old_name("embedder.keeping(vectors)", "embedder.with_plain_vectors(vectors)")
+        return self.with_plain_vectors(vectors)
+
+    def on(self, pool: Pool | None) -> "ContextualEmbedder":
+        """Deprecated: `with_pool`."""
+        warn_of_old_name("embedder.on(pool)", "embedder.with_pool(pool)")
+        return self.with_pool(pool)
+
+    @property
+    def vectors(self) -> PlainVectors | None:
+        """Deprecated: `plain_vectors`."""
+        warn_of_old_name("embedder.vectors", "embedder.plain_vectors")
+        return self.plain_vectors
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts as they are read, prefixes and special tokens included."""
@@ -345,8 +362,8 @@ class ContextualEmbedder:
         Raises:
             StoreError: Their file cannot be written.
         """
-        if self.vectors is not None:
-            self.vectors.forget([digest(text) for text in texts])
+        if self.plain_vectors is not None:
+            self.plain_vectors.forget([digest(text) for text in texts])
 
     def embed_chunks(self, documents: Sequence[Sequence[str]]) -> list[Float32[np.ndarray, "chunks dim"]]:
         """Embed the chunks of documents by late chunking: read together, each pooled over its own tokens.
@@ -393,16 +410,13 @@ class ContextualEmbedder:
         return ModelError(f"{self.model.identity.name} reads no siblings: {kind}. Leave parents out.")
 
 
+def _unpickled(model: Model, context: Context, mini_batch_size: int) -> ContextualEmbedder:
+    return ContextualEmbedder(model, context, options=EmbedderOptions(mini_batch_size=mini_batch_size))
+
+
 def contextual(embedder: Embedder) -> ContextualEmbedder | None:
     """Return an embedder as a ContextualEmbedder; None for an embedder of another class."""
     return embedder if isinstance(embedder, ContextualEmbedder) else None
-
-
-def _batch_size(model: AnyModel, given: int | None) -> int:
-    if given is None:
-        return model.mini_batch_size if isinstance(model, ContextualEmbedder) else MINI_BATCH_SIZE
-    check_positive(given, "mini_batch_size")
-    return given
 
 
 def as_model(model: AnyModel, device: str | None = None, dtype: str | None = None, runtime: str | None = None) -> Model:

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
 from cde_rag.context.identity import ARITHMETIC, HasIdentity, ModelIdentity
@@ -16,6 +17,7 @@ from cde_rag.errors import ContextError
 from cde_rag.models.model import Model
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
+_STRATEGIES = ("random", "clusters", "strata")
 
 
 def contextual_identity(model: Model, *, windows: bool | None = None) -> ModelIdentity:
@@ -29,7 +31,7 @@ def contextual_identity(model: Model, *, windows: bool | None = None) -> ModelId
         TypeError: Windows for a plain model.
     """
     if windows is None or not model.identity.is_plain:
-        identity = model.identity if windows is None else model.identity.reading(windows=windows)
+        identity = model.identity if windows is None else model.identity.with_windows(windows=windows)
         return replace(identity, attention=ARITHMETIC, corpus_map=True) if identity.is_plain else identity
     raise TypeError(
         f"{model.identity.name} is a plain model, which reads windows or cuts texts by its own setting. Leave windows "
@@ -52,19 +54,19 @@ def sampled(
 
     Without a map of the corpus a plain model needs no sample. Raises and warns like `from_corpus`.
     """
+    if strategy not in _STRATEGIES:
+        raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
     if (strategy == "strata") != (strata is not None):
         raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
+    size = check_positive(context_size_for(model, context_size), "context_size")
     if identity.is_plain and not identity.corpus_map:
         return bare(model, identity)
-    size = context_size_for(model, context_size)
     if strategy == "random":
         sample = sample_random(texts, size, seed=seed)
     elif strategy == "clusters":
         sample = sample_clusters(texts, size, seed=seed, embed=lambda some: _unit(model.first_stage(some)))
-    elif strata is not None:
-        sample = sample_strata(texts, strata, size, seed=seed)
     else:
-        raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
+        sample = sample_strata(texts, () if strata is None else strata, size, seed=seed)
     context = fit(model, sample, strategy=strategy, seed=seed, source=source, identity=identity)
     warn_small_context(len(sample.documents), size)
     return context

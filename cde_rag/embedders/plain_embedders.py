@@ -7,24 +7,26 @@ from typing import Any, cast
 
 from cde_rag._validation import check_list, check_number, check_positive
 from cde_rag.context.identity import ARITHMETIC
-from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.context.sampling import Strategy
+from cde_rag.embedders.contextual import MINI_BATCH_SIZE, ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import bare, sampled
+from cde_rag.embedders.pool import Pool
+from cde_rag.embedders.protocol import EmbedderOptions, old_options
+from cde_rag.errors import old_keyword
 from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.models.plain.function_model import FunctionModel
 from cde_rag.models.plain.plain_model import PlainModel
 from cde_rag.models.plain.sentence_transformer_model import SentenceTransformerModel
 
 
+@old_options
 def PlainEmbedder(  # noqa: N802 (a constructor)
     model: str | Path,
     *,
     max_length: int | None = None,
     prefixes: Mapping[str, str] | None = None,
     windows: bool = False,
-    device: str | None = None,
-    dtype: str | None = None,
-    runtime: str | None = None,
-    mini_batch_size: int = 32,
+    options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
 ) -> ContextualEmbedder:
     """Make an embedder of a sentence-transformers model, in the null context: a start for a collection, or a way back.
 
@@ -37,33 +39,28 @@ def PlainEmbedder(  # noqa: N802 (a constructor)
         prefixes: Prefixes of a "query" and a "document"; by default the model's own prompts.
         windows: Read texts longer than `max_length` in windows, and average their vectors, weighted by tokens; by
             default they are cut. Part of the fingerprint. Not measured with plain models: split long texts if you can.
-        device: Such as "cpu" or "cuda"; by default CUDA if available.
-        dtype: "float32", "bfloat16" or "float16"; by default the fastest in the same vector space, or in torch as
-            sentence-transformers loads it.
-        runtime: "torch", "openvino" or "onnx"; by default the environment's CDE_RAG_RUNTIME, or the fastest that is
-            installed: the first use of a model on a machine measures for some seconds. BERT encoders with mean or CLS
-            pooling (MiniLM, e5, bge) run in all three, GPUs and other models need torch.
-        mini_batch_size: Texts per forward pass; lower it when memory runs out.
+        options: Device, dtype, runtime and batch size. The dtype is by default the fastest in the same vector space,
+            or in torch as sentence-transformers loads it; the runtime the environment's CDE_RAG_RUNTIME, or the fastest
+            that is installed: the first use of a model on a machine measures for some seconds. BERT encoders with mean
+            or CLS pooling (MiniLM, e5, bge) run in all runtimes, GPUs and other models need torch.
 
     Raises:
         MissingExtraError: The runtime is not installed; torch needs the extra `interop`.
         ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
             files of another folder (such as an adapter's base), or reads fewer tokens; or prefixes for other roles; or
             windows of a model that cuts no text, or whose tokenizer has no positions; or the runtime does not run it.
-        ValueError: `mini_batch_size` is below 1.
     """
-    check_positive(mini_batch_size, "mini_batch_size")
     made = SentenceTransformerModel(
         model,
         max_length=max_length,
         prefixes=prefixes,
         windows=windows,
-        device=device,
-        dtype=dtype,
-        runtime=runtime,
-        mini_batch_size=mini_batch_size,
+        device=options.device,
+        dtype=options.dtype,
+        runtime=options.runtime,
+        mini_batch_size=options.mini_batch_size or MINI_BATCH_SIZE,
     )
-    return _plain(made)
+    return _plain(made, options.pool)
 
 
 def FunctionEmbedder(  # noqa: N802 (a constructor)
@@ -110,6 +107,7 @@ class ArithmeticEmbedder:
     """
 
     @staticmethod
+    @old_keyword("vectors", "plain_vectors")
     def from_corpus(
         texts: Iterable[str],
         *,
@@ -118,9 +116,9 @@ class ArithmeticEmbedder:
         corpus: bool = True,
         context_size: int | None = None,
         seed: int = 0,
-        strategy: str = "random",
+        strategy: Strategy = "random",
         source: str = "all",
-        vectors: PlainVectors | None = None,
+        plain_vectors: PlainVectors | None = None,
     ) -> ContextualEmbedder:
         """Make the Context of a corpus for the model of a plain embedder.
 
@@ -135,7 +133,7 @@ class ArithmeticEmbedder:
             seed: Random seed of the sample.
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
             source: What `texts` are, for information, as there.
-            vectors: Where plain vectors are kept; see `ContextualEmbedder.keeping`.
+            plain_vectors: Where plain vectors are kept; see `ContextualEmbedder.with_plain_vectors`.
 
         Raises:
             CorpusError: No text that is not blank, or one with a lone surrogate.
@@ -154,11 +152,12 @@ class ArithmeticEmbedder:
             )
         if not 0 <= weight < float("inf"):
             raise ValueError(f"Expected a weight of 0 or more, found {weight!r}.")
-        plain = model.model.keeping(vectors)
+        plain = model.model.with_plain_vectors(plain_vectors)
         identity = replace(plain.identity, attention=ARITHMETIC, sibling_weight=float(weight), corpus_map=corpus)
         context = sampled(plain, identity, texts, context_size, seed=seed, strategy=strategy, source=source)
-        return ContextualEmbedder(plain, context, mini_batch_size=model.mini_batch_size)
+        return ContextualEmbedder(plain, context, options=model.options.of_loaded)
 
 
-def _plain(model: PlainModel) -> ContextualEmbedder:
-    return ContextualEmbedder(model, bare(model, model.identity), mini_batch_size=model.mini_batch_size)
+def _plain(model: PlainModel, pool: Pool | None = None) -> ContextualEmbedder:
+    options = EmbedderOptions(mini_batch_size=model.mini_batch_size, pool=pool)
+    return ContextualEmbedder(model, bare(model, model.identity), options=options)

@@ -1,18 +1,23 @@
 """Interface of embedders, contextual or plain."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
+from cde_rag.errors import warn_of_old_name
 from cde_rag.models.model import Embedded
 
 if TYPE_CHECKING:
     from cde_rag.embedders.pool import Pool
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +25,13 @@ class EmbedderOptions:
     """Options of an embedder that change no vector space. They go with it to every Context and model that it follows.
 
     Attributes:
-        device: Such as "cpu" or "cuda"; None: CUDA where there is one.
+        device: Such as "cpu" or "cuda"; None: CUDA where there is one. Like dtype and runtime it is for a model given
+            by name: one that is loaded has its own.
         dtype: "float32", "bfloat16" or "float16"; None: as the model's class says.
         runtime: "torch", "openvino" or "onnx"; None: the fastest, see `CDEModel.from_pretrained` and `PlainEmbedder`.
-        mini_batch_size: Texts per forward pass; lower it when memory runs out.
-        pool: Worker processes that embed passages, of contextual models; see `ProcessPool`.
+        mini_batch_size: Texts per forward pass; lower it when memory runs out. None: that of a given embedder, or 32.
+        pool: Worker processes for the passages of long calls, such as `ProcessPool(4)`. Queries stay in this process,
+            and so do passages of plain models. None: that of a given embedder, or none.
 
     Raises:
         TypeError: A batch size that is no int.
@@ -34,11 +41,35 @@ class EmbedderOptions:
     device: str | None = None
     dtype: str | None = None
     runtime: str | None = None
-    mini_batch_size: int = 32
+    mini_batch_size: int | None = None
     pool: "Pool | None" = None
 
     def __post_init__(self) -> None:
-        check_positive(self.mini_batch_size, "mini_batch_size")
+        if self.mini_batch_size is not None:
+            check_positive(self.mini_batch_size, "mini_batch_size")
+
+    @property
+    def of_loaded(self) -> "EmbedderOptions":
+        """Options for a model that is loaded: batch size and pool."""
+        return EmbedderOptions(mini_batch_size=self.mini_batch_size, pool=self.pool)
+
+
+def old_options(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a function with `options` take their fields as keywords, as it did in 0.2, with a warning."""
+
+    @functools.wraps(function)
+    def _call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        given: dict[str, Any] = dict(named)
+        if old := {name: given.pop(name) for name in _FIELDS if name in given}:
+            said = ", ".join(f"{name}=…" for name in old)
+            warn_of_old_name(said, f"options=EmbedderOptions({said})")
+            given["options"] = replace(given.get("options", EmbedderOptions()), **old)
+        return cast(Callable[..., Result], function)(*arguments, **given)
+
+    return _call
+
+
+_FIELDS = [field.name for field in fields(EmbedderOptions)]
 
 
 @runtime_checkable
@@ -90,8 +121,8 @@ class Embedder(Protocol):
         """Count the tokens of all texts after truncation."""
         ...
 
-    def rebound(self, context: Context) -> "Embedder":
-        """Bind the same model to another Context.
+    def with_context(self, context: Context) -> "Embedder":
+        """Return an embedder of the same model in another Context.
 
         Raises:
             ContextMismatchError: The Context was made by other weights.
@@ -108,8 +139,8 @@ class EmbedderWrapper(Protocol):
         """Embedder that embeds."""
         ...
 
-    def wrapping(self, embedder: Embedder) -> Embedder:
-        """Wrap another embedder in the same way."""
+    def with_embedder(self, embedder: Embedder) -> Embedder:
+        """Return the same wrapper of another embedder."""
         ...
 
 
@@ -120,4 +151,4 @@ def unwrapped(embedder: Embedder) -> Embedder:
 
 def wrapped_like(embedder: Embedder, other: Embedder) -> Embedder:
     """Wrap an embedder as another one is wrapped, if that is."""
-    return other.wrapping(embedder) if isinstance(other, EmbedderWrapper) else embedder
+    return other.with_embedder(embedder) if isinstance(other, EmbedderWrapper) else embedder

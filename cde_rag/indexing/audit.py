@@ -289,12 +289,12 @@ def _uncached(embedder: Embedder) -> Embedder:
     own = contextual(unwrapped(embedder))
     if own is None or not own.context.identity.is_plain:
         return embedder
-    return ContextualEmbedder(own.model.uncached(), own.context, mini_batch_size=own.mini_batch_size)
+    return ContextualEmbedder(own.model.uncached(), own.context, options=own.options.of_loaded)
 
 
 def _without_context(embedder: Embedder) -> Callable[[list[str]], Float32[np.ndarray, "texts dim"]] | None:
     if embedder.context.size and not embedder.context.identity.is_plain:
-        plain = unwrapped(embedder).rebound(Context.null(embedder.context))
+        plain = unwrapped(embedder).with_context(Context.null(embedder.context))
         return lambda texts: plain.embed_passages(texts, None).vectors
     return None
 

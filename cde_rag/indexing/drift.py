@@ -21,6 +21,7 @@ from jaxtyping import Float32, Float64, Int64
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
+from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
@@ -114,7 +115,7 @@ def measure_drift(
     *,
     seed: int,
     context_size: int | None,
-    strategy: str,
+    strategy: Strategy,
     probes: int,
 ) -> Drift:
     """Estimate the benefit of a new context; implements `Collection.drift`.
@@ -146,12 +147,11 @@ def measure_drift(
         raise StoreError("Expected documents, found an empty collection: there is nothing to compare contexts on.")
     candidate = ContextualEmbedder.from_corpus(
         (embedded_text(row.record) for row in store.scroll()),
-        model=embedder.model,
+        model=embedder,
         context_size=context_size,
         seed=seed,
         strategy=strategy,
         windows=embedder.windows,
-        mini_batch_size=embedder.mini_batch_size,
     )
     name = embedder.context.identity.name
     fitted = name if name in CALIBRATIONS else SUBSTITUTE
@@ -160,7 +160,7 @@ def measure_drift(
         sample = _sample(store, probes, seed)
         passages = with_siblings(store, sample, parent_key, embedder)
         texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
-        null = embedder.rebound(Context.null(embedder.context))
+        null = embedder.with_context(Context.null(embedder.context))
         found = compare(embedder, candidate, null, texts, siblings)
         gain, interval = estimate_gain(found, CALIBRATIONS[fitted])
         kept, asked, embedded = found.kept, len(texts), embedded + TEXTS * len(texts)

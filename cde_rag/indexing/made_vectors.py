@@ -115,7 +115,7 @@ class CallVectors:
         from cde_rag.embedders.contextual import contextual
 
         own = contextual(unwrapped(self.embedder))
-        places = [self._kept, None if own is None else own.vectors]
+        places = [self._kept, None if own is None else own.plain_vectors]
         files = {place.path: place for place in places if place is not None and place.path.exists()}
         if files:
             digests = [digest(embedded_text(record)) for record in records()]

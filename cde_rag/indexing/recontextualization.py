@@ -21,7 +21,7 @@ from cde_rag.context.generic_documents import repeated
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.active import ActiveEmbedder, keeping, plain_vectors, stored_context
-from cde_rag.embedders.protocol import Embedder, unwrapped, wrapped_like
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextError, ContextMismatchError, ModelError, StoreError
 from cde_rag.indexing.backfill import Recontextualization, complete, report
 from cde_rag.indexing.canary import Canary
@@ -34,7 +34,6 @@ from cde_rag.stores.store_calls import StoreState
 
 if TYPE_CHECKING:
     from cde_rag.embedders.contextual import AnyModel
-    from cde_rag.embedders.pool import Pool
     from cde_rag.models.model import Model
 
 PROBED: Final = 64  # documents that the gain is estimated on before a move; `drift` takes more
@@ -177,8 +176,8 @@ def estimate(store: Store, embedder: Embedder, parent_key: str | None, *, sample
     documents = store.count()
     if not documents:
         raise StoreError("Expected documents, found an empty collection: there is nothing to embed.")
-    if (own := contextual(unwrapped(embedder))) is not None and own.vectors is not None:
-        embedder = wrapped_like(own.keeping(own.vectors.unchanged()), embedder)
+    if (own := contextual(unwrapped(embedder))) is not None and own.plain_vectors is not None:
+        embedder = wrapped_like(own.with_plain_vectors(own.plain_vectors.unchanged()), embedder)
     rows = store.sample(sample)
     texts = [embedded_text(row.record) for row in rows]
     siblings = [each.siblings for each in with_siblings(store, rows, parent_key, embedder)]
@@ -240,9 +239,7 @@ class _Move:
     bind: Callable[[Context], Embedder]
 
 
-def _sampling(
-    model: "Model", identity: ModelIdentity, size: int, wanted: Wanted, mini_batch_size: int, pool: "Pool | None"
-) -> _Move:
+def _sampling(model: "Model", identity: ModelIdentity, size: int, wanted: Wanted, options: EmbedderOptions) -> _Move:
     """Return the target of a Context that is sampled from the collection; kept plain vectors are used again."""
     from cde_rag.embedders.contextual import ContextualEmbedder
     from cde_rag.embedders.corpus_contexts import sampled
@@ -257,7 +254,7 @@ def _sampling(
         return begun_with == (own, seed, strategy, expected)
 
     def bind(context: Context) -> Embedder:
-        return ContextualEmbedder(model, context, mini_batch_size=mini_batch_size, pool=pool)
+        return ContextualEmbedder(model, context, options=options)
 
     return _Move(matches, lambda texts: sampled(model, identity, texts, size, seed=seed, strategy=strategy), bind)
 
@@ -284,7 +281,7 @@ def _within(embedder: Embedder, context: Context) -> Embedder | None:
     if ours != theirs or _documents(embedder.context) != _documents(context):
         return None
     with suppress(ContextMismatchError):
-        return embedder.rebound(context)
+        return embedder.with_context(context)
     return None
 
 
@@ -326,11 +323,12 @@ def _target(
     if wanted.context_size is not None:
         check_positive(wanted.context_size, "context_size")
     options, present = serving.options, serving.context.identity
-    size = options.mini_batch_size
+    loaded = options.of_loaded
     if model is not None:
         asked = (options.device, options.dtype, options.runtime) if isinstance(model, str | Path) else ()
         new = _known(as_model(model, *asked), serving.context)
-        size = model.mini_batch_size if isinstance(model, ContextualEmbedder) else size
+        if isinstance(model, ContextualEmbedder):
+            loaded = replace(loaded, mini_batch_size=model.mini_batch_size)
         as_now = None if new.identity.is_plain else present.windows
         identity = contextual_identity(new, windows=as_now if windows is None else windows)
         _check(store, parent_key, new.dim, 0 if identity.is_plain else new.max_siblings)
@@ -349,8 +347,8 @@ def _target(
         new = own.model
         identity = replace(present, name=new.identity.name, windows=present.windows if windows is None else windows)
     if (place := plain_vectors(store)) is not None:  # also those of the sample
-        new = new.keeping(place)
-    return _sampling(new, identity, context_size_for(new, wanted.context_size), wanted, size, options.pool)
+        new = new.with_plain_vectors(place)
+    return _sampling(new, identity, context_size_for(new, wanted.context_size), wanted, loaded)
 
 
 def _corpus(store: Store, on_progress: Callable[[Progress], None] | None) -> Iterator[str]:

@@ -54,11 +54,12 @@ class Model(ABC):
         given_runtime: Runtime as it was given; None if it was chosen.
         folder: Folder of its files; None if it was not read from files.
         in_workers: True if workers of a pool can load the model by its name or folder.
+        in_pickles: True if a pickle holds the model itself, as of a user's function.
         context_size: Context documents that a Context has to have, repeated ones included; None if any number will do.
         max_siblings: Siblings that are read with a document, at most; 0 if the model reads none.
         has_null: True if the model does without a corpus, in the null context.
         late_chunks: True if chunks can be read together, see `ContextualEmbedder.embed_chunks`.
-        vectors: Where the plain vectors of texts are kept; None if they are not kept.
+        plain_vectors: Where the plain vectors of texts are kept; None if they are not kept.
     """
 
     identity: ModelIdentity
@@ -69,11 +70,12 @@ class Model(ABC):
     given_runtime: str | None = None
     folder: Path | None = None
     in_workers: bool = False
+    in_pickles: bool = False
     context_size: int | None = None
     max_siblings: int = 0
     has_null: bool = True
     late_chunks: bool = False
-    vectors: PlainVectors | None = None
+    plain_vectors: PlainVectors | None = None
 
     @property
     def dim(self) -> int:
@@ -94,9 +96,9 @@ class Model(ABC):
         del context
         return self
 
-    def keeping(self, vectors: PlainVectors | None) -> "Model":
+    def with_plain_vectors(self, plain_vectors: PlainVectors | None) -> "Model":
         """Return the model with another place for plain vectors; as it is, if its vectors depend on their Context."""
-        del vectors
+        del plain_vectors
         return self
 
     def uncached(self) -> "Model":
@@ -106,7 +108,9 @@ class Model(ABC):
     def keep(self, texts: Sequence[str], vectors: Float32[np.ndarray, "texts dim"], *, checked: int = CHECKED) -> None:
         """Keep plain vectors that are there already; see `ContextualEmbedder.keep`."""
         del texts, vectors, checked
-        raise ModelError('There is no place to keep vectors in. Name one: keeping(PlainVectors("papers.sqlite")).')
+        raise ModelError(
+            'There is no place to keep vectors in. Name one: with_plain_vectors(PlainVectors("papers.sqlite")).'
+        )
 
     @abstractmethod
     def first_stage(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:

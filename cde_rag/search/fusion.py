@@ -1,7 +1,7 @@
 """Fusion of a ranking by vectors and one by BM25, convex or by reciprocal ranks; maximal marginal relevance (MMR)."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -24,7 +24,7 @@ CONSTANT: Final = 60  # ranks; Cormack et al. (2009)
 WEIGHTS: Final[Mapping[str, float]] = {"convex": 0.65, "reciprocal_ranks": 0.5}  # lab/pages/fusion.md
 
 
-def ranking_of(by: str) -> str:
+def ranking_of(by: str) -> Ranking:
     """Return the ranking that a value of `by` names: "bm25" for "words", else the value.
 
     Raises:
@@ -33,7 +33,7 @@ def ranking_of(by: str) -> str:
     found = "bm25" if by == "words" else by
     if found not in RANKINGS:
         raise ValueError(f"by={by!r} is no ranking. Write one of {', '.join(RANKINGS)}.")
-    return found
+    return cast(Ranking, found)
 
 
 def fuse(

@@ -36,8 +36,8 @@ class SearchRequest(RequestBody):
     k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits, groups or parents.")
     by: Ranking | None = Field(
         "hybrid",
-        description="Ranking; hybrid is vectors alone for a collection without words, and has 200 hits at most. words "
-        "is bm25.",
+        description="Ranking; hybrid is vectors alone where there is no text index, and has 200 hits at most. words is "
+        "bm25's old name.",
     )
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
     score_threshold: float | None = Field(None, description="Minimum score of a hit.")
@@ -93,14 +93,15 @@ async def retrieve_collection(name: str, service: Serving) -> Json:
 
 
 def described(served: ServedCollection) -> dict[str, Any]:
-    """Return the name and the metadata of a collection."""
+    """Return the name and the metadata of a collection; `has_words` is 0.2's name for `has_bm25`."""
     found = asdict(served.collection.inspect())
-    return {"name": served.name, "has_words": served.has_words, "disk_bytes": served.disk_bytes, **found}
+    bm25 = served.has_bm25
+    return {"name": served.name, "has_bm25": bm25, "has_words": bm25, "disk_bytes": served.disk_bytes, **found}
 
 
 @router.post("/{name}/search")
 async def search_collection(name: str, body: SearchRequest, service: Serving) -> Json:
-    """Search by vectors, words or both; hits, groups of hits, or parents with all their passages.
+    """Search by vectors, BM25 or both; hits, groups of hits, or parents with all their passages.
 
     `warnings` has a sentence for each field of a filter that found nothing and that no record has.
     """
@@ -112,7 +113,7 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
 
     Raises:
         ContextMismatchError: It is in another vector space than the request expects.
-        RequestError: Groups and parents at once, parents of a collection that has none, or words likewise.
+        RequestError: Groups and parents at once, parents of a collection that has none, or BM25 without a text index.
     """
     collection, by = served.collection, served.by(body.by or "hybrid")
     searcher = collection.searcher(by)

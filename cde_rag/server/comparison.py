@@ -58,7 +58,7 @@ class NullRanker:
         null = Context.null(embedder.context)
         with self._lock:
             if null.fingerprint not in self._embedders:
-                self._embedders[null.fingerprint] = BatchedEmbedder(embedder.rebound(null), self._batcher)
+                self._embedders[null.fingerprint] = BatchedEmbedder(embedder.with_context(null), self._batcher)
             return self._embedders[null.fingerprint]
 
     def _embedded(
@@ -93,12 +93,12 @@ def compared(
         null: Ranker of the null context's column.
 
     Returns:
-        `{"columns": [{"name", "hits"}], "warnings"}`, the columns named own, null, words and hybrid; a ranking that the
+        `{"columns": [{"name", "hits"}], "warnings"}`, the columns named own, null, bm25 and hybrid; a ranking that the
         collection cannot have says why in "missing".
     """
     limit, searchers = max(k, CANDIDATES), {"own": served.collection.searcher("vectors")}
-    if served.has_words:
-        searchers |= {"words": served.collection.searcher("bm25"), "hybrid": served.collection.searcher("hybrid")}
+    if served.has_bm25:
+        searchers |= {"bm25": served.collection.searcher("bm25"), "hybrid": served.collection.searcher("hybrid")}
     found, warnings = with_warnings(
         served.collection,
         lambda: [(way, hit) for way, each in searchers.items() for hit in each.search(query, limit, where=where)],
@@ -111,8 +111,8 @@ def compared(
         columns["null"] = {"hits": [_shown(hit) for hit in null.ranked(served, query, candidates)[:k]]}
     except ContextError as error:
         columns["null"] = {"missing": str(error)}
-    without = {"missing": "The collection has no words."}
-    named = [{"name": way, **columns.get(way, without)} for way in ("own", "null", "words", "hybrid")]
+    without = {"missing": "The collection has no text index."}
+    named = [{"name": way, **columns.get(way, without)} for way in ("own", "null", "bm25", "hybrid")]
     return {"columns": named, "warnings": warnings}
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from cde_rag._validation import unique_keys
 from cde_rag.embedders.contextual import ContextualEmbedder, contextual
-from cde_rag.embedders.protocol import Embedder
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextError, CorpusError
 from cde_rag.records import Record, embedded_text
 from cde_rag.server.error_responses import Json, RequestError
@@ -81,7 +81,7 @@ async def create_context(
             context_size=context_size,
             seed=seed,
             strategy=strategy,
-            mini_batch_size=weights.mini_batch_size,
+            options=EmbedderOptions(mini_batch_size=weights.mini_batch_size),
         )
         embedder = await in_thread(make)
     service.registry.add_context(name, embedder)

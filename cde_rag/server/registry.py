@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ContextMismatchError
-from cde_rag.search.fusion import Ranking
+from cde_rag.search.fusion import Ranking, ranking_of
 from cde_rag.server.error_responses import RequestError
-from cde_rag.server.search_results import has_words
+from cde_rag.server.search_results import has_bm25
 from cde_rag.server.token_batcher import BatchedEmbedder, Role, TokenBatcher
 
 SUFFIXES: Final[dict[str, Role]] = {":query": "query", ":document": "document"}
@@ -27,13 +27,13 @@ class ServedCollection:
     Attributes:
         name: Name in addresses and in ids of models.
         collection: The collection; its embedder goes through the batcher.
-        has_words: True if it can be searched by words.
+        has_bm25: True if it can be searched by BM25.
         folder: Its folder on this machine, if it is in one.
     """
 
     name: str
     collection: Collection
-    has_words: bool
+    has_bm25: bool
     folder: Path | None = None
 
     @property
@@ -48,17 +48,18 @@ class ServedCollection:
         return total
 
     def by(self, wanted: Ranking) -> Ranking:
-        """Return the ranking to use: the wanted one, or vectors for "hybrid" where there is no text index.
+        """Return the ranking to use: the wanted one by its name, or vectors for "hybrid" where there is no text index.
 
         Raises:
             RequestError: BM25 is wanted, and there is no text index.
         """
-        if self.has_words or wanted == "vectors":
+        wanted = ranking_of(wanted)
+        if self.has_bm25 or wanted == "vectors":
             return wanted
         if wanted == "hybrid":
             return "vectors"
-        hint = "Search by vectors; or add words with cde-rag reindex, and start the server again."
-        raise RequestError(400, f"The collection {self.name!r} has no words. {hint}", code="no_words", param="by")
+        hint = "Search by vectors; or add it with cde-rag reindex, and start the server again."
+        raise RequestError(400, f"The collection {self.name!r} has no text index. {hint}", code="no_bm25", param="by")
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,7 @@ class Registry:
         self.collections: dict[str, ServedCollection] = {}
         for name, collection in collections.items():
             collection.embedder = BatchedEmbedder(collection.embedder, batcher)
-            self.collections[name] = ServedCollection(
-                name, collection, has_words(collection), (folders or {}).get(name)
-            )
+            self.collections[name] = ServedCollection(name, collection, has_bm25(collection), (folders or {}).get(name))
 
     def collection(self, name: str) -> ServedCollection:
         """Return a collection.

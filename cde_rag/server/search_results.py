@@ -65,10 +65,10 @@ def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]
     return passages[max(0, place - around) : place + around + 1]
 
 
-def has_words(collection: Collection) -> bool:
+def has_bm25(collection: Collection) -> bool:
     """Return True if a collection can be searched by BM25."""
     try:
-        collection.search(".", k=1, by="bm25")  # a query without words: costs nothing
+        collection.search(".", k=1, by="bm25")  # a query without terms: costs nothing
     except StoreError:
         return False
     return True

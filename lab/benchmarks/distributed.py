@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from cde_rag import CDEModel, Collection, ContextualEmbedder, ProcessPool, Record
+from cde_rag import CDEModel, Collection, ContextualEmbedder, EmbedderOptions, ProcessPool, Record
 from cde_rag.models.runtimes.threads import set_threads
 from cde_rag.readers import Fields
 
@@ -90,7 +90,9 @@ def on_pool(place: Path, count: int, name: str, workers: int) -> float:
     """Index on a ProcessPool; returns seconds."""
     started = time.monotonic()
     with ProcessPool(workers) as pool:
-        embedder = ContextualEmbedder.from_corpus((row["text"] for row in rows(count)), model=name, pool=pool)
+        embedder = ContextualEmbedder.from_corpus(
+            (row["text"] for row in rows(count)), model=name, options=EmbedderOptions(pool=pool)
+        )
         with Collection.create(place, embedder, parent_key="book") as made:
             made.add_records(records(count))
     return time.monotonic() - started

@@ -28,7 +28,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import fit
-from cde_rag.embedders.protocol import Embedded
+from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.metrics import ndcg
@@ -109,7 +109,9 @@ class CachedSpace:
             self._known[role] = {key.tobytes(): row for key, row in zip(stored["keys"], stored["vectors"], strict=True)}
         known, keys = self._known[role], [_hash(text) for text in texts]
         if missing := list({key: text for key, text in zip(keys, texts, strict=True) if key not in known}.values()):
-            self._embedder = self._embedder or ContextualEmbedder(self.model, self.context, mini_batch_size=128)
+            self._embedder = self._embedder or ContextualEmbedder(
+                self.model, self.context, options=EmbedderOptions(mini_batch_size=128)
+            )
             if role == "documents":
                 vectors = self._embedder.embed_passages(missing, None).vectors
             else:

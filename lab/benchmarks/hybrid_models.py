@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, PlainEmbedder
+from cde_rag import CDEModel, Context, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import PairedQueries, compare
@@ -47,7 +47,9 @@ def system_vectors(
         return name, kept(folder / name / f"{data.corpus.name}.npz", lambda: embedded(embedder(), data))
 
     for name, place in (named.split("=", 1) for named in plain):
-        yield of(name, lambda place=place: PlainEmbedder(place, max_length=TOKENS, dtype=dtype))
+        yield of(
+            name, lambda place=place: PlainEmbedder(place, max_length=TOKENS, options=EmbedderOptions(dtype=dtype))
+        )
     for name in contextual:
         model = CDEModel.from_pretrained(name)
         yield of(name, lambda model=model: ContextualEmbedder.from_corpus(data.corpus.texts, model=model, seed=0))

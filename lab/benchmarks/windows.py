@@ -117,7 +117,7 @@ def vectors(
         windowed = PlainEmbedder(str(model), max_length=TOKENS, windows=True)
         yield "windows", (windowed.embed_passages(texts, None).vectors, whole)
     else:
-        windowed = embedder.rebound(embedder.context.reading(windows=True))
+        windowed = embedder.with_context(embedder.context.with_windows(windows=True))
         yield "windows", (windowed.embed_passages(texts, None).vectors, whole)
         pieces = [overlapping(embedder, text) for text in texts]
         flat = [piece for each in pieces for piece in each]

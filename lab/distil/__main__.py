@@ -185,10 +185,11 @@ def _config(projection: str, rate: float | None, seed: int) -> "VectorDistillati
 def _teacher(name: str) -> "ContextualEmbedder":
     from cde_rag.context.context import Context
     from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.protocol import EmbedderOptions
     from cde_rag.models import CDEModel
 
     model = CDEModel.shared(name, device="cpu")
-    return ContextualEmbedder(model, Context.null(model), mini_batch_size=64)
+    return ContextualEmbedder(model, Context.null(model), options=EmbedderOptions(mini_batch_size=64))
 
 
 def _sets(file: Path | None, data: Path | None) -> "list[RetrievalSet]":

@@ -14,6 +14,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.sampling import sample_clusters, sample_random
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import fit
+from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
@@ -38,7 +39,7 @@ class Space:
 
     def __init__(self, model: CDEModel, context: Context, cache: Path) -> None:
         self.context = context
-        self.embedder = ContextualEmbedder(model, context, mini_batch_size=64)
+        self.embedder = ContextualEmbedder(model, context, options=EmbedderOptions(mini_batch_size=64))
         name = context.fingerprint[:32]
         self.documents: Surrogate = cached(self._documents, f"{name}-documents", cache)
         self.queries: Surrogate = cached(self.embedder.embed_queries, f"{name}-queries", cache)

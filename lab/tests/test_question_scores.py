@@ -14,6 +14,7 @@ from tiny_run import start_folder
 
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import SmallContextWarning
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import PairedQueries, compare
@@ -106,9 +107,11 @@ def test_rankings_are_those_of_the_embedder(corpora: list[JudgedPassages], tmp_p
         (found,) = system_rankings(System("tiny", str(start), context), [bank], tmp_path / "cache", seed=0)
         if context == "own":
             with pytest.warns(SmallContextWarning):
-                embedder = ContextualEmbedder.from_corpus(bank.texts, model=model, mini_batch_size=64)
+                embedder = ContextualEmbedder.from_corpus(
+                    bank.texts, model=model, options=EmbedderOptions(mini_batch_size=64)
+                )
         else:
-            embedder = ContextualEmbedder(model, Context.null(model), mini_batch_size=64)
+            embedder = ContextualEmbedder(model, Context.null(model), options=EmbedderOptions(mini_batch_size=64))
         scores = embedder.embed_queries(bank.queries) @ embedder.embed_documents(bank.texts).T
         words = word_hits(bank.texts, bank.queries)
         for number, row in enumerate(scores):

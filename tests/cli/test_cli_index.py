@@ -242,7 +242,7 @@ def test_windows_read_what_would_be_cut(run, records: Path, model_folder: Path, 
         read = papers.embedder.embed_documents([text.strip() for text in texts])
         assert papers.embedder.context.identity.windows
     with Collection.open(FaissStore(tmp_path / "cut"), model=model_folder) as cut:
-        assert cut.embedder.context.reading(windows=True).fingerprint == papers.embedder.fingerprint
+        assert cut.embedder.context.with_windows(windows=True).fingerprint == papers.embedder.fingerprint
         cut_vectors = cut.store.vectors(["r6", "r7"], fingerprint=cut.embedder.fingerprint)
     np.testing.assert_allclose(vectors, read, atol=1e-5)
     np.testing.assert_allclose(vectors[0], cut_vectors[0], atol=1e-5)

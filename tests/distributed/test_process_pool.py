@@ -42,7 +42,7 @@ def expected(embedder: ContextualEmbedder) -> np.ndarray:
 
 
 def test_pool_embeds_as_one_process_does(embedder: ContextualEmbedder, pool: ProcessPool, expected: np.ndarray):
-    found = embedder.on(pool).embed_documents(TEXTS, parents=PARENTS)
+    found = embedder.with_pool(pool).embed_documents(TEXTS, parents=PARENTS)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert len(pool.pids()) == 2
 
@@ -50,20 +50,20 @@ def test_pool_embeds_as_one_process_does(embedder: ContextualEmbedder, pool: Pro
 def test_a_pool_that_is_closed_leaves_no_semaphores(embedder: ContextualEmbedder):
     """A worker that was killed would leave tqdm's lock, of which Python warns on the command's stderr."""
     with ProcessPool(1, device="cpu") as pool:
-        embedder.on(pool).embed_documents(TEXTS[:64])
+        embedder.with_pool(pool).embed_documents(TEXTS[:64])
         process = pool._running[0].process
     assert process.exitcode == 0
 
 
 def test_worker_that_is_killed_is_replaced(embedder: ContextualEmbedder, pool: ProcessPool, expected: np.ndarray):
-    embedder.on(pool).embed_documents(TEXTS[:64])
+    embedder.with_pool(pool).embed_documents(TEXTS[:64])
     before = pool.pids()
     killer = threading.Timer(0.3, lambda: os.kill(before[0], signal.SIGKILL))
     killer.start()
-    found = embedder.on(pool).embed_documents(TEXTS, parents=PARENTS)
+    found = embedder.with_pool(pool).embed_documents(TEXTS, parents=PARENTS)
     killer.join()
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    np.testing.assert_allclose(embedder.on(pool).embed_documents(TEXTS, parents=PARENTS), expected, atol=1e-5)
+    np.testing.assert_allclose(embedder.with_pool(pool).embed_documents(TEXTS, parents=PARENTS), expected, atol=1e-5)
     assert before[0] not in pool.pids()
 
 
@@ -72,7 +72,7 @@ def test_collection_on_a_pool(embedder: ContextualEmbedder, pool: ProcessPool, t
     ids = [str(number) for number in range(len(TEXTS))]
     found: list[tuple[str, dict[str, np.ndarray]]] = []
     for place, workers in (("one.faiss", None), ("two.faiss", pool)):
-        with Collection.create(tmp_path / place, embedder.on(workers), parent_key="book") as papers:
+        with Collection.create(tmp_path / place, embedder.with_pool(workers), parent_key="book") as papers:
             papers.add(TEXTS, ids=ids, metadata=metadata)
             papers.delete(["3"])
             papers.recontextualize(seed=1)
@@ -92,7 +92,7 @@ def test_collection_on_a_pool(embedder: ContextualEmbedder, pool: ProcessPool, t
 def test_stuck_workers_are_ended(embedder: ContextualEmbedder):
     with ProcessPool(1, device="cpu", timeout_s=1.0) as pool:
         with pytest.raises(PoolError, match=r"No worker finished a slice in 1 s.*fewer workers or a longer timeout_s"):
-            embedder.on(pool).embed_documents(TEXTS)  # the worker has not loaded torch in one second
+            embedder.with_pool(pool).embed_documents(TEXTS)  # the worker has not loaded torch in one second
         assert pool.pids() == []
 
 
@@ -113,7 +113,7 @@ def test_worker_without_the_model(embedder: ContextualEmbedder, pool: ProcessPoo
 
 def test_bad_text_has_its_position(embedder: ContextualEmbedder, pool: ProcessPool):
     with pytest.raises(CorpusError, match="Text 250 is empty or blank"):
-        embedder.on(pool).embed_documents([*TEXTS[:250], " ", *TEXTS[250:]])
+        embedder.with_pool(pool).embed_documents([*TEXTS[:250], " ", *TEXTS[250:]])
 
 
 @pytest.mark.parametrize("workers", [0, -1])
@@ -126,11 +126,11 @@ def test_workers_end_with_their_parent(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(
         "import time\n"
-        "from cde_rag import ContextualEmbedder, ProcessPool\n"
+        "from cde_rag import ContextualEmbedder, EmbedderOptions, ProcessPool\n"
         "if __name__ == '__main__':\n"
         "    texts = [f'text {number}' for number in range(100)]\n"
         "    with ProcessPool(1, device='cpu') as pool:\n"
-        "        ContextualEmbedder.from_corpus(texts, pool=pool).embed_documents(texts)\n"
+        "        ContextualEmbedder.from_corpus(texts, options=EmbedderOptions(pool=pool)).embed_documents(texts)\n"
         "        print(pool.pids()[0], flush=True)\n"
         "        time.sleep(600)\n"
     )
@@ -148,9 +148,9 @@ def test_workers_end_with_their_parent(tmp_path: Path):
 def test_script_without_a_guard(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from cde_rag import ContextualEmbedder, ProcessPool\n"
+        "from cde_rag import ContextualEmbedder, EmbedderOptions, ProcessPool\n"
         "texts = [f'text {number}' for number in range(100)]\n"
-        "ContextualEmbedder.from_corpus(texts, pool=ProcessPool(1)).embed_documents(texts)\n"
+        "ContextualEmbedder.from_corpus(texts, options=EmbedderOptions(pool=ProcessPool(1))).embed_documents(texts)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     assert 'code that starts a pool belongs under if __name__ == "__main__"' in done.stderr

@@ -244,11 +244,13 @@ def test_pool_of_a_cluster(one: Collection, model: CDEModel, tmp_path: Path):
     embedder = one.embedder
     assert isinstance(embedder, ContextualEmbedder)
     with RayPool(2) as pool:
-        np.testing.assert_allclose(embedder.on(pool).embed_documents(texts), embedder.embed_documents(texts), atol=1e-5)
+        np.testing.assert_allclose(
+            embedder.with_pool(pool).embed_documents(texts), embedder.embed_documents(texts), atol=1e-5
+        )
     with pytest.raises(PoolError, match="The pool is closed"):
-        embedder.on(pool).embed_documents(texts)
+        embedder.with_pool(pool).embed_documents(texts)
     with RayPool(1, num_cpus=64.0, timeout_s=1.0) as never, pytest.raises(PoolError, match="look at `ray status`"):
-        embedder.on(never).embed_documents(texts)
+        embedder.with_pool(never).embed_documents(texts)
 
 
 def test_command(tmp_path: Path):

@@ -93,7 +93,7 @@ class StubEmbedder:
     def count_tokens(self, texts: Sequence[str]) -> int:
         return len(texts)
 
-    def rebound(self, context: Context) -> "StubEmbedder":
+    def with_context(self, context: Context) -> "StubEmbedder":
         return stub(context.manifest.seed)
 
 

@@ -41,7 +41,9 @@ from cde_rag.transfer.dataframes import records, to_dataset
 def embed(texts: list[str], parents: list[str | None]) -> np.ndarray:
     embedder = ContextualEmbedder.from_corpus(texts, model="cde-mini", context_size=256, seed=1)
     embedder.context.save(Path("docs.context.safetensors"))
-    same = ContextualEmbedder("cde-mini", Context.load("docs.context.safetensors"), device="cpu", dtype="float32")
+    same = ContextualEmbedder(
+        "cde-mini", Context.load("docs.context.safetensors"), options=EmbedderOptions(device="cpu", dtype="float32")
+    )
     documents: np.ndarray = same.embed_documents(texts, parents=parents, progress=True)
     queries: np.ndarray = same.embed_queries(["how do I parse a date?"])
     return queries @ documents.T
@@ -113,7 +115,7 @@ def own(texts: list[str]) -> ContextualEmbedder:
 
 
 def migrate(texts: list[str]) -> list[str]:
-    plain = PlainEmbedder("sentence-transformers/all-MiniLM-L6-v2", device="cpu")
+    plain = PlainEmbedder("sentence-transformers/all-MiniLM-L6-v2", options=EmbedderOptions(device="cpu"))
     papers = Collection.create(FaissStore("papers.faiss"), plain)
     papers.add(texts)
     canary = Canary({"how do I parse a date?": ["12"]}, k=5, may_lose=0)

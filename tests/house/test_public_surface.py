@@ -70,6 +70,9 @@ def test_an_old_name_is_there_and_says_where_it_is_now(name: str) -> None:
         found = getattr(cde_rag, name)
     (said,) = warned
     assert said.filename == __file__
+    with pytest.warns(DeprecationWarning, match=name) as imported:
+        exec(f"from cde_rag import {name}")
+    assert {one.filename for one in imported} == {"<string>"}  # both times that the import asks for it
     scope: dict[str, object] = {}
     exec(str(said.message).partition("Write: ")[2], scope)
     assert scope[name] is found

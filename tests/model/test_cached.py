@@ -9,7 +9,7 @@ import pytest
 import torch
 from golden import V1, V2, golden, tiny_two_way, write_folder
 
-from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag import CDEModel, ContextualEmbedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, ModelError
 
 WINDOW = 4  # tokens that a local layer of the golden ModernBERT sees each way
@@ -88,7 +88,7 @@ def test_a_space_of_its_own(pair):
     with pytest.raises(ContextMismatchError):
         ContextualEmbedder(pair[0], cached.context)
     assert np.abs(exact.embed_documents(texts) - cached.embed_documents(texts)).max() > 1e-3  # an approximation
-    alone = ContextualEmbedder(pair[1], cached.context, mini_batch_size=1)
+    alone = ContextualEmbedder(pair[1], cached.context, options=EmbedderOptions(mini_batch_size=1))
     np.testing.assert_allclose(alone.embed_queries(texts), cached.embed_queries(texts), atol=1e-5)
 
 

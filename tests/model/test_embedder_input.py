@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny import tiny_cde_model, tiny_network, tiny_tokenizer
 
-from cde_rag import Context, ContextualEmbedder, PlainEmbedder
+from cde_rag import Context, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
 from cde_rag.models import CDEModel
 from cde_rag.models.tokenizer import TextTokenizer
@@ -71,6 +71,7 @@ def test_context_of_another_tokenizer_is_refused(tiny_model):
         ContextualEmbedder(other, Context.null(tiny_model))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_unknown_strategy_and_stray_strata(tiny_model):
     with pytest.raises(ValueError, match="found 'best'"):
         ContextualEmbedder.from_corpus(["river"], model=tiny_model, strategy="best")
@@ -87,7 +88,7 @@ def test_empty_corpus(tiny_model):
 
 def test_dtype_is_chosen_where_the_model_is_loaded(tiny_model):
     with pytest.raises(TypeError, match=r"CDEModel\.from_pretrained"):
-        ContextualEmbedder(tiny_model, Context.null(tiny_model), dtype="float32")
+        ContextualEmbedder(tiny_model, Context.null(tiny_model), options=EmbedderOptions(dtype="float32"))
     with pytest.raises(ModelError, match="found 'int4'"):
         CDEModel(tiny_network(), TextTokenizer(tiny_tokenizer()), "0" * 64, dtype="int4")
 
@@ -96,10 +97,12 @@ def test_dtype_is_chosen_where_the_model_is_loaded(tiny_model):
 def test_a_batch_of_no_texts_is_refused_before_a_model_is_loaded(tiny_model, size, error):
     """With -1, vectors were what had been in memory before."""
     with pytest.raises(error, match="mini_batch_size"):
-        ContextualEmbedder("no-such-model", Context.null(tiny_model), mini_batch_size=size)
+        ContextualEmbedder("no-such-model", Context.null(tiny_model), options=EmbedderOptions(mini_batch_size=size))
     with pytest.raises(error, match="mini_batch_size"):
-        ContextualEmbedder.from_corpus(["a river"], model="no-such-model", mini_batch_size=size)
+        ContextualEmbedder.from_corpus(
+            ["a river"], model="no-such-model", options=EmbedderOptions(mini_batch_size=size)
+        )
     with pytest.raises(error, match="mini_batch_size"):
-        PlainEmbedder("no-such-model", mini_batch_size=size)
+        PlainEmbedder("no-such-model", options=EmbedderOptions(mini_batch_size=size))
     with pytest.raises(error, match="mini_batch_size"):
         tiny_model.first_stage(["a river", "a bank"], mini_batch_size=size)

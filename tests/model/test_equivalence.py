@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag import Context, ContextualEmbedder
+from cde_rag import Context, ContextualEmbedder, EmbedderOptions
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import SmallContextWarning
@@ -81,8 +81,8 @@ def test_vectors_are_float32_of_unit_norm_in_the_order_of_the_texts(embedder, te
 @given(st.lists(texts_of_words, min_size=1, max_size=9), st.integers(1, 9))
 def test_batched_equals_single(tiny_model, batch, size):
     context = context_of(tiny_model, corpus(20, seed=1))
-    alone = ContextualEmbedder(tiny_model, context, mini_batch_size=1)
-    together = ContextualEmbedder(tiny_model, context, mini_batch_size=size)
+    alone = ContextualEmbedder(tiny_model, context, options=EmbedderOptions(mini_batch_size=1))
+    together = ContextualEmbedder(tiny_model, context, options=EmbedderOptions(mini_batch_size=size))
     one_by_one = np.concatenate([alone.embed_documents([text]) for text in batch])
     np.testing.assert_allclose(together.embed_documents(batch), one_by_one, atol=TOLERANCE)
 

@@ -9,7 +9,7 @@ from fake_hub import FakeHub
 from golden import V1, V2, tokenizer_json, write_folder
 from plain_model import write_static
 
-from cde_rag import CDEModel, ContextualEmbedder, PlainEmbedder
+from cde_rag import CDEModel, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import MissingExtraError, ModelError
 from cde_rag.models.files import weights
 
@@ -199,11 +199,20 @@ def test_without_the_extra(monkeypatch):
 
 def test_a_plain_model(hub):
     write_static(hub.root / "somebody" / "static")
-    plain = PlainEmbedder("somebody/static", device="cpu")
+    plain = PlainEmbedder("somebody/static", options=EmbedderOptions(device="cpu"))
     assert plain.context.identity.name == f"somebody/static@{hub.commit('somebody/static')}"
-    assert plain.fingerprint == PlainEmbedder(hub.root / "somebody" / "static", device="cpu").fingerprint
+    assert (
+        plain.fingerprint
+        == PlainEmbedder(hub.root / "somebody" / "static", options=EmbedderOptions(device="cpu")).fingerprint
+    )
     with pytest.raises(ModelError, match="nor on the hub"):
         PlainEmbedder("somebody/nothing")
     hub.close()
-    assert PlainEmbedder(plain.context.identity.name, device="cpu").context.identity == plain.context.identity
-    assert PlainEmbedder("somebody/static", device="cpu").context.identity == plain.context.identity
+    assert (
+        PlainEmbedder(plain.context.identity.name, options=EmbedderOptions(device="cpu")).context.identity
+        == plain.context.identity
+    )
+    assert (
+        PlainEmbedder("somebody/static", options=EmbedderOptions(device="cpu")).context.identity
+        == plain.context.identity
+    )

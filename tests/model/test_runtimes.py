@@ -123,7 +123,7 @@ def test_vectors_are_those_of_torch(loaded, name: str, data: st.DataObject):
     context = context_of(reference, documents) if documents else Context.null(reference)
     expected = ContextualEmbedder(reference, context)
     for runtime in RUNTIMES:
-        embedder = ContextualEmbedder(loaded[name, runtime], context, mini_batch_size=2)
+        embedder = ContextualEmbedder(loaded[name, runtime], context, options=EmbedderOptions(mini_batch_size=2))
         for found, vectors in (
             (embedder.embed_queries(batch), expected.embed_queries(batch)),
             (embedder.embed_queries(batch[:1]), expected.embed_queries(batch[:1])),
@@ -156,7 +156,7 @@ def test_a_model_of_another_runtime_has_the_same_space(folders, loaded, tmp_path
     with Collection.create(FaissStore(tmp_path / "papers"), made) as papers:
         papers.add(DOCUMENTS, ids=map(str, range(40)))
     for runtime in ("torch", *RUNTIMES):
-        options = EmbedderOptions(device="cpu", dtype="float32", runtime=runtime)
+        options = EmbedderOptions(device="cpu", dtype="float32", runtime=runtime, mini_batch_size=32)
         with Collection.open(tmp_path / "papers", model=folders["whole"], options=options) as papers:
             assert papers.embedder.model.runtime == runtime  # type: ignore[attr-defined]
             assert papers.embedder.options == options
@@ -598,7 +598,7 @@ from cde_rag import CDEModel, Collection, ContextualEmbedder, EmbedderOptions
 from cde_rag.errors import MissingExtraError
 runtime, folder = sys.argv[1:]
 texts = [f"Chapter {number} of the river and the bank." for number in range(12)]
-embedder = ContextualEmbedder.from_corpus(texts, model="cde-mini-1", runtime=runtime)
+embedder = ContextualEmbedder.from_corpus(texts, model="cde-mini-1", options=EmbedderOptions(runtime=runtime))
 with Collection.create(folder, embedder, parent_key="page") as papers:
     papers.add(texts, metadata=[{"page": number // 4} for number in range(12)])
 with Collection.open(folder, options=EmbedderOptions(runtime=runtime)) as papers:

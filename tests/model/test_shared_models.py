@@ -107,9 +107,9 @@ def test_plain_embedders_share_their_model(tmp_path: Path) -> None:
 
     folder = write_transformer(tmp_path / "plain")
     for runtime in ("onnx", "torch"):
-        one, same = (PlainEmbedder(folder, runtime=runtime, device="cpu") for _ in range(2))
+        one, same = (PlainEmbedder(folder, options=EmbedderOptions(runtime=runtime, device="cpu")) for _ in range(2))
         assert one.model._model is same.model._model  # pyright: ignore[reportPrivateUsage]
-        shorter = PlainEmbedder(folder, max_length=7, runtime=runtime, device="cpu")
+        shorter = PlainEmbedder(folder, max_length=7, options=EmbedderOptions(runtime=runtime, device="cpu"))
         assert shorter.model._model is not one.model._model  # pyright: ignore[reportPrivateUsage]
         np.testing.assert_array_equal(one.embed_documents(TEXTS), same.embed_documents(TEXTS))
 

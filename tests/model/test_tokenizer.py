@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.plain_embedders import PlainEmbedder
+from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.models import CDEModel, tokenizer
 from cde_rag.models.tokenizer import CHARACTERS_A_TOKEN, TextTokenizer, beginning
 
@@ -69,7 +70,9 @@ def test_short_texts_stay_whole():
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
-    return PlainEmbedder(write_transformer(tmp_path_factory.mktemp("plain") / "model"), device="cpu")
+    return PlainEmbedder(
+        write_transformer(tmp_path_factory.mktemp("plain") / "model"), options=EmbedderOptions(device="cpu")
+    )
 
 
 @pytest.mark.parametrize("piece", ["river bank ", "x", " ", "銀", "river"])

@@ -9,7 +9,7 @@ import pytest
 from golden import V1, V2, write_folder
 from tiny import WORDS
 
-from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag import CDEModel, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag.embedders import corpus_contexts as embedder_module
 from cde_rag.errors import ContextError, ContextMismatchError, ModelError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate
@@ -50,7 +50,7 @@ def test_batches_orders_and_corpus_order_change_nothing(folder):
     model = load(folder)
     embedder = ContextualEmbedder.from_corpus(CORPUS, model=model)
     vectors = embedder.embed_documents(TEXTS)
-    alone = ContextualEmbedder(model, embedder.context, mini_batch_size=1)
+    alone = ContextualEmbedder(model, embedder.context, options=EmbedderOptions(mini_batch_size=1))
     np.testing.assert_allclose(alone.embed_documents(TEXTS[::-1])[::-1], vectors, atol=1e-5)
     shuffled = ContextualEmbedder.from_corpus(CORPUS[::-1], model=model)
     assert shuffled.fingerprint == embedder.fingerprint

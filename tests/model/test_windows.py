@@ -141,9 +141,9 @@ def test_the_option_is_part_of_the_fingerprint_and_of_nothing_else(
     windowed: ContextualEmbedder, cutting: ContextualEmbedder, model: CDEModel, tmp_path: Path
 ):
     assert windowed.fingerprint != cutting.fingerprint
-    assert windowed.context.reading(windows=False).fingerprint == cutting.fingerprint
-    assert cutting.context.reading(windows=True).fingerprint == windowed.fingerprint
-    assert windowed.context.reading(windows=True) is windowed.context
+    assert windowed.context.with_windows(windows=False).fingerprint == cutting.fingerprint
+    assert cutting.context.with_windows(windows=True).fingerprint == windowed.fingerprint
+    assert windowed.context.with_windows(windows=True) is windowed.context
     np.testing.assert_array_equal(windowed.context.context_embeddings, cutting.context.context_embeddings)
     windowed.context.save(tmp_path / "c.context.safetensors")
     read = ContextualEmbedder(model, Context.load(tmp_path / "c.context.safetensors"))
@@ -151,7 +151,7 @@ def test_the_option_is_part_of_the_fingerprint_and_of_nothing_else(
     np.testing.assert_array_equal(read.embed_documents([long_text(99)]), windowed.embed_documents([long_text(99)]))
     null = Context.null(model)
     assert not null.identity.windows
-    assert ContextualEmbedder(model, null.reading(windows=True)).windows
+    assert ContextualEmbedder(model, null.with_windows(windows=True)).windows
     with pytest.raises(ContextMismatchError):
         ContextualEmbedder(tiny_cde_model(seed=1), windowed.context)
 

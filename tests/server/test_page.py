@@ -33,8 +33,8 @@ def test_the_null_context_ranks_the_candidates(server: Running) -> None:
     served = server.service.registry.collection("papers")
     null = ContextualEmbedder(server.embedder.model, Context.null(server.embedder.model))
     columns = {one["name"]: one for one in server.post("/v1/collections/papers/compare", {"query": "river"})["columns"]}
-    assert list(columns) == ["own", "null", "words", "hybrid"]
-    for way, by in (("own", "vectors"), ("words", "words"), ("hybrid", "hybrid")):
+    assert list(columns) == ["own", "null", "bm25", "hybrid"]
+    for way, by in (("own", "vectors"), ("bm25", "bm25"), ("hybrid", "hybrid")):
         expected = [hit.id for hit in served.collection.searcher(by).search("river")]
         assert [hit["id"] for hit in columns[way]["hits"]] == expected
     records = list(served.collection.scroll())
@@ -255,9 +255,9 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
 
     page.get_by_role("link", name="Search").click()
     visit.search("boat bank river")
-    item = page.locator('#column-words li[data-id="uploads/guide.md#0"]')
+    item = page.locator('#column-bm25 li[data-id="uploads/guide.md#0"]')
     item.get_by_role("button", name="Mark as right").click()
-    page.locator("#column-words li").last.get_by_role("button", name="Mark as wrong").click()
+    page.locator("#column-bm25 li").last.get_by_role("button", name="Mark as wrong").click()
     expect(page.locator("#count")).to_have_text("1 query with judged passages.")
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as BEIR set").click()

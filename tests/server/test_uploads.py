@@ -172,7 +172,9 @@ def test_drift_of_a_served_plain_model_is_refused_with_its_name(tmp_path: Path) 
 
 
 def test_the_bytes_of_a_folder_are_told(server: Running, tmp_path: Path) -> None:
-    assert server.get("/v1/collections/papers")["disk_bytes"] is None  # its folder was not told
+    described = server.get("/v1/collections/papers")
+    assert described["disk_bytes"] is None  # its folder was not told
+    assert described["has_bm25"] is described["has_words"] is True
     served = replace(server.service.registry.collection("papers"), folder=tmp_path / "papers.faiss")
     files = [path for path in (tmp_path / "papers.faiss").rglob("*") if path.is_file()]
     assert served.disk_bytes == sum(path.stat().st_size for path in files) > 0

@@ -674,7 +674,7 @@ def test_a_plain_embedder_keeps_its_batch_size_and_its_place(client: QdrantClien
     plain, place = FunctionEmbedder(limited, name="theirs-1", mini_batch_size=4), PlainVectors(tmp_path / "kept.sqlite")
     sizes.clear()  # of the fixed texts
     if kept:
-        papers = adopt(QdrantCollection(client, "theirs", texts="text"), model=plain.keeping(place))
+        papers = adopt(QdrantCollection(client, "theirs", texts="text"), model=plain.with_plain_vectors(place))
     else:
         papers = adopt(QdrantCollection(client, "theirs", texts="text", plain_vectors=place), model=plain)
     assert max(sizes) <= 4
@@ -714,7 +714,7 @@ def test_keeping_needs_a_place_and_whole_vectors(tmp_path: Path):
     vectors = np.array([their_vector("a river")], np.float32)
     with pytest.raises(ModelError, match="no place to keep"):
         bare.keep(["a river"], vectors)
-    there = bare.keeping(PlainVectors(tmp_path / "kept.sqlite"))
+    there = bare.with_plain_vectors(PlainVectors(tmp_path / "kept.sqlite"))
     for wrong in (vectors[:, :3], 0 * vectors, np.repeat(vectors, 2, axis=0)):
         with pytest.raises(ModelError, match="Expected vectors of shape"):
             there.keep(["a river"], wrong)

@@ -31,6 +31,7 @@ class FunctionModel(PlainModel):
     """
 
     runtime, dtype = "function", "float32"
+    in_pickles = True
 
     def __init__(
         self,

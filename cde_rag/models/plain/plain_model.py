@@ -70,15 +70,15 @@ class PlainModel(Model):
         """Name of the plain vectors' space: the same for every weight, sample and folder of the model."""
         return hashlib.sha256(canonical_json(replace(self.identity, name="").to_json()).encode()).hexdigest()
 
-    def keeping(self, vectors: PlainVectors | None) -> "PlainModel":
+    def with_plain_vectors(self, plain_vectors: PlainVectors | None) -> "PlainModel":
         """Return the same model with another place for plain vectors, or none."""
         other = copy(self)
-        other.vectors = vectors
+        other.plain_vectors = plain_vectors
         return other
 
     def uncached(self) -> "PlainModel":
         """Return the same model without kept vectors, be they in a file or in a Context."""
-        other = self.keeping(None)
+        other = self.with_plain_vectors(None)
         other.reuses = False
         return other
 
@@ -137,7 +137,7 @@ class PlainModel(Model):
     ) -> Embedded:
         """Return the plain vectors of different texts, kept, given or from the model; all are kept from then on."""
         keys = [digest(text) for text in texts]
-        known: _Vectors = {} if self.vectors is None else self.vectors.get(self._space, keys, self.dim)
+        known: _Vectors = {} if self.plain_vectors is None else self.plain_vectors.get(self._space, keys, self.dim)
         self._keep({key: (given[key], False) for key in given.keys() & set(keys) - known.keys()}, known)
         missing = [place for place, key in enumerate(keys) if key not in known]
         at_once = self.texts_at_once(mini_batch_size)
@@ -164,14 +164,14 @@ class PlainModel(Model):
 
     def keep(self, texts: Sequence[str], vectors: Float32[np.ndarray, "texts dim"], *, checked: int = CHECKED) -> None:
         """Keep plain vectors that are there already; see `ContextualEmbedder.keep`."""
-        if self.vectors is None:
+        if self.plain_vectors is None:
             super().keep(texts, vectors, checked=checked)
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if vectors.shape != (len(texts), self.dim) or not norms.all():
+        given = np.asarray(vectors)
+        if given.shape != (len(texts), self.dim) or not given.any(axis=1).all():
             raise ModelError(
-                f"Expected vectors of shape {(len(texts), self.dim)} that are not zero, found {vectors.shape}."
+                f"Expected vectors of shape {(len(texts), self.dim)} that are not zero, found {given.shape}."
             )
-        given = vectors / norms
+        given = given / np.linalg.norm(given, axis=1, keepdims=True)
         count = min(checked, len(texts))
         some = [place * (len(texts) - 1) // max(count - 1, 1) for place in range(count)]
         made = self.plain([texts[place] for place in some], DOCUMENT, self.mini_batch_size)
@@ -190,8 +190,8 @@ class PlainModel(Model):
 
     def _keep(self, new: _Vectors, known: _Vectors) -> None:
         """Add plain vectors to those that are known, and keep them."""
-        if self.vectors is not None and new:
-            self.vectors.put(self._space, new)
+        if self.plain_vectors is not None and new:
+            self.plain_vectors.put(self._space, new)
         known.update(new)
 
     @abstractmethod

@@ -142,7 +142,7 @@ class SentenceTransformerModel(PlainModel):
                 f"{'whose tokenizer is slow' if identity.max_length else 'which reads texts of any length'}. Leave "
                 "windows out."
             )
-        self.identity = identity.reading(windows=windows)
+        self.identity = identity.with_windows(windows=windows)
         self.mini_batch_size = mini_batch_size
         self.device, self.runtime, self.dtype = self._model.device, self._model.runtime, self._model.dtype
         self.given_dtype, self.given_runtime = dtype, runtime
@@ -155,7 +155,7 @@ class SentenceTransformerModel(PlainModel):
         made, own = replace(context.identity.plain, name=""), replace(self.identity, name="")
         if made == own:
             return self
-        if made == own.reading(windows=not own.windows):
+        if made == own.with_windows(windows=not own.windows):
             raise ContextMismatchError(
                 expected=context.fingerprint,
                 found=own.weights_sha256,

@@ -46,7 +46,7 @@ export async function describe() {
     ["Fingerprint", found.fingerprint.slice(0, 16)],
     ["Generation", String(found.generation)],
     ["Siblings", found.parent_key ? `by ${found.parent_key}` : "none"],
-    ["Words", found.has_words ? "indexed" : "none"],
+    ["Text index", found.has_bm25 ? "for BM25" : "none"],
     ["On disk", size(found.disk_bytes)],
   ];
   byId("facts").replaceChildren(

@@ -6,8 +6,8 @@ import * as manage from "./manage.js";
 const COLUMNS = {
   own: ["Own context", "by vectors, as the collection is stored"],
   null: ["Null context", "the other columns' candidates, embedded without a corpus"],
-  words: ["BM25", "by words alone"],
-  hybrid: ["Hybrid", "vectors and words together; the default"],
+  bm25: ["BM25", "by terms alone"],
+  hybrid: ["Hybrid", "vectors and BM25 together; the default"],
 };
 const VIEWS = { search: "search", chat: "chat", manage: "collection" };
 let turn = 0; // of the newest search: answers of earlier ones are dropped

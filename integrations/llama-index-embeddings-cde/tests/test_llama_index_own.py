@@ -31,7 +31,7 @@ from plain_model import write_transformer
 from qdrant_client import QdrantClient
 from test_llama_index_parents import passages
 
-from cde_rag import PlainEmbedder
+from cde_rag import EmbedderOptions, PlainEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
@@ -46,7 +46,7 @@ TEXTS = [document.text for document in corpus()]
 
 @cache
 def plain(folder: str) -> ContextualEmbedder:
-    return PlainEmbedder(folder, device="cpu")
+    return PlainEmbedder(folder, options=EmbedderOptions(device="cpu"))
 
 
 class Own(BaseEmbedding):

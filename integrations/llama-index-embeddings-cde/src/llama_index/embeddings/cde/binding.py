@@ -19,7 +19,7 @@ from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
 from pydantic import AfterValidator, model_validator
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag import CDEModel, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag._files import user_path
 from cde_rag._validation import unknown_keyword
 from cde_rag.context.cache import cached_context
@@ -391,7 +391,7 @@ class BoundEmbedding(BaseEmbedding):
         if self.windows and not context.identity.windows:
             remedy = "Its vectors are of texts that were cut: leave windows out, or choose another context_path."
             raise ContextMismatchError(
-                expected=context.reading(windows=True).fingerprint, found=context.fingerprint, remedy=remedy
+                expected=context.with_windows(windows=True).fingerprint, found=context.fingerprint, remedy=remedy
             )
         self.windows = context.identity.windows
         self._context, self._embedder, self.fingerprint = context, embedder, context.fingerprint
@@ -413,5 +413,7 @@ class BoundEmbedding(BaseEmbedding):
                 place = "" if self.context_path is None else f" ({self.context_path} is no file)"
                 raise ContextMissingError(f"There is no context{name}{place}. {REMEDY}")
             if self._embedder is None:
-                self._embedder = ContextualEmbedder(self._model(), self._context, mini_batch_size=self._batch_size)
+                self._embedder = ContextualEmbedder(
+                    self._model(), self._context, options=EmbedderOptions(mini_batch_size=self._batch_size)
+                )
             return self._embedder

@@ -11,7 +11,7 @@ from llama_index.embeddings.cde.callers import Caller, begins, refusal
 from llama_index.embeddings.cde.spaces import REMEDY, check_brought
 from typing_extensions import Self
 
-from cde_rag import Context, ContextualEmbedder
+from cde_rag import Context, ContextualEmbedder, EmbedderOptions
 from cde_rag._validation import digest
 from cde_rag.errors import ContextMissingError, ContextReusedWarning, PartialContextWarning, warn_user
 from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS
@@ -61,7 +61,7 @@ class FittedEmbedding(BoundEmbedding):
             seed=self.seed,
             source=source,
             windows=self.windows,
-            mini_batch_size=self._batch_size,
+            options=EmbedderOptions(mini_batch_size=self._batch_size),
         )
         if self.context_path is not None:
             write(embedder.context, self.context_path)  # first: what cannot be kept is not used

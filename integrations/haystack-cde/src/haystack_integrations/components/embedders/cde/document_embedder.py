@@ -6,7 +6,7 @@ from typing import Any
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 
-from cde_rag import Context, ContextualEmbedder
+from cde_rag import Context, ContextualEmbedder, EmbedderOptions
 from cde_rag._files import user_path
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.errors import ContextMissingError, ModelError
@@ -86,8 +86,7 @@ class CDEDocumentEmbedder:
             self._embedder = ContextualEmbedder(
                 context.identity.name if self.model is None else self.model,
                 context,
-                device=self.device,
-                mini_batch_size=self.batch_size,
+                options=EmbedderOptions(device=self.device, mini_batch_size=self.batch_size),
             )
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
@@ -142,8 +141,7 @@ class CDEDocumentEmbedder:
                 context_size=self.context_size,
                 seed=self.seed,
                 windows=self.windows,
-                device=self.device,
-                mini_batch_size=self.batch_size,
+                options=EmbedderOptions(device=self.device, mini_batch_size=self.batch_size),
             )
             self._embedder.context.save(self.context)
         return self._embedder

@@ -17,7 +17,7 @@ def check_windows(context: Context, remedy: str, *, windows: bool) -> None:
     """
     if windows and not context.identity.windows:
         raise ContextMismatchError(
-            expected=context.reading(windows=True).fingerprint,
+            expected=context.with_windows(windows=True).fingerprint,
             found=context.fingerprint,
             remedy=f"Its vectors are of texts that were cut: leave windows out, or {remedy}.",
         )

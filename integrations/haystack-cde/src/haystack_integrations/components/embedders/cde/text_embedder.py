@@ -4,7 +4,7 @@ from typing import Any
 
 from haystack import component, default_from_dict, default_to_dict
 
-from cde_rag import Context, ContextualEmbedder
+from cde_rag import Context, ContextualEmbedder, EmbedderOptions
 
 
 @component
@@ -35,7 +35,9 @@ class CDETextEmbedder:
         if self._embedder is None:
             context = Context.load(self.context)
             self._embedder = ContextualEmbedder(
-                context.identity.name if self.model is None else self.model, context, device=self.device
+                context.identity.name if self.model is None else self.model,
+                context,
+                options=EmbedderOptions(device=self.device),
             )
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
