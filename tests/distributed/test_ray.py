@@ -42,13 +42,13 @@ Rows = list[dict[str, Any]]
 BOOKS = Fields(parent="book")
 
 
-def rows(count: int = 160) -> Rows:
+def rows(count: int = 400) -> Rows:
     """Passages of books of seven, some without a book, some equal."""
     return [
         {
             "id": f"r{number}",
             "title": "Birds" if number % 3 else "",
-            "text": f"Passage {number % 150} is about bird number {number % 13}, seen in {1900 + number % 90}.",
+            "text": f"Passage {number % 390} is about bird number {number % 13}, seen in {1900 + number % 90}.",
             "book": None if number % 10 == 9 else f"book {number // 7}",
             "year": number % 5,
         }
@@ -122,12 +122,12 @@ def test_dataset_becomes_the_collection_of_one_process(one: Collection, model: C
         fields=BOOKS,
         model=model,
         context_size=64,
-        bucket_rows=24,
+        bucket_rows=64,
         on_progress=lambda progress: seen.append(progress.done),
     )
-    assert (made.documents, made.report.added, made.reused) == (160, 160, 0)
+    assert (made.documents, made.report.added, made.reused) == (400, 400, 0)
     assert seen == sorted(seen)
-    assert seen[-1] == 160
+    assert seen[-1] == 400
     assert made.buckets == len(list((tmp_path / "two.faiss.shards").glob("*.parquet")))
     with Collection.open(place, model=model) as found:
         check_equal(found, one)
@@ -138,25 +138,25 @@ def test_dataset_becomes_the_collection_of_one_process(one: Collection, model: C
     middle = len(whole[1]) // 2
     shards[1].write_bytes(whole[1][:middle] + bytes([whole[1][middle] ^ 1]) + whole[1][middle + 1 :])
     shutil.rmtree(place)
-    again = index(dataset(some, 3), place, fields=BOOKS, model=model, context_size=64, bucket_rows=24, workers=1)
+    again = index(dataset(some, 3), place, fields=BOOKS, model=model, context_size=64, bucket_rows=64)
     assert (again.reused, again.buckets) == (made.buckets - 2, made.buckets)
     with Collection.open(place, model=model) as found:
         check_equal(found, one)
     # and a third time nothing is left to do
     some[5] = some[5] | {"year": 77}
-    third = index(dataset(some), place, fields=BOOKS, model=model, bucket_rows=24, workers=1)
-    assert (third.report.unchanged, third.report.updated, third.report.replaced) == (159, 1, 0)
+    third = index(dataset(some), place, fields=BOOKS, model=model, bucket_rows=64)
+    assert (third.report.unchanged, third.report.updated, third.report.replaced) == (399, 1, 0)
 
 
 def test_workers_write_to_a_server(one: Collection, model: CDEModel, postgres: str, tmp_path: Path):
     base, _, query = postgres.partition("?")
     place = f"{base}/ray{f'?{query}' if query else ''}"
-    made = index(dataset(rows()), place, one.embedder, fields=BOOKS, bucket_rows=24)  # type: ignore[arg-type]
-    assert (made.documents, made.report.added) == (160, 160)
+    made = index(dataset(rows()), place, one.embedder, fields=BOOKS, bucket_rows=64)  # type: ignore[arg-type]
+    assert (made.documents, made.report.added) == (400, 400)
     with Collection.open(place, model=model) as found:
         check_equal(found, one)
-    again = index(dataset(rows(), 2), place, fields=BOOKS, bucket_rows=24, workers=1)
-    assert (again.documents, again.report.unchanged) == (160, 160)
+    again = index(dataset(rows(), 2), place, fields=BOOKS, bucket_rows=64)
+    assert (again.documents, again.report.unchanged) == (400, 400)
     assert not Path(f"{place}.shards").exists()
 
 
@@ -178,7 +178,7 @@ def test_killed_worker(one: Collection, model: CDEModel, tmp_path: Path):
     place = tmp_path / "two.faiss"
     killer = threading.Thread(target=kill_first_worker, args=(tmp_path / "two.faiss.shards",))
     killer.start()
-    index(dataset(rows()), place, one.embedder, fields=BOOKS, bucket_rows=10, workers=1)  # type: ignore[arg-type]
+    index(dataset(rows()), place, one.embedder, fields=BOOKS, bucket_rows=20, workers=1)  # type: ignore[arg-type]
     killer.join(60)
     assert not killer.is_alive()
     with Collection.open(place, model=model) as found:
@@ -197,7 +197,7 @@ from test_ray import rows
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
 model = CDEModel.from_pretrained("cde-mini", dtype="float32")
 dataset = ray.data.from_items(rows(), override_num_blocks=5)
-done = index(dataset, Path({place!r}), fields=Fields(parent="book"), model=model, context_size=64, bucket_rows=10)
+done = index(dataset, Path({place!r}), fields=Fields(parent="book"), model=model, context_size=64, bucket_rows=20)
 print("reused", done.reused)
 """
 

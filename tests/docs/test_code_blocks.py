@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
 from importlib.metadata import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +18,6 @@ from typer.testing import CliRunner
 
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
-from cde_rag.evaluation.demo_corpus import documentation
-from cde_rag.evaluation.demo_questions import questions
-from cde_rag.records import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag_training.cli import app as training
 
@@ -38,7 +34,6 @@ PYTHON_ELSEWHERE = {  # pages whose Python is run by other tests
     },
 }
 WITH_TEXTS_OF = {"docs/guide/contexts.md": "docs/guide/index-and-search.md"}  # whose first block makes them
-ON_LESS = ("docs/guide/evaluate.md",)  # whose documents are the demo's
 SHOWN_ON = (3, 11)  # Python whose documentation the shown outputs are of; that of others has other passages
 BEGIN_WITH_A_COLLECTION = ("docs/drift.md", "docs/production.md")
 PROGRAMS = {"cde-rag": app, "cde-rag-train": training}
@@ -78,14 +73,6 @@ def texts() -> list[str]:
     return [f"Note {number}: {kinds[number % len(kinds)]}, case {number // len(kinds)}." for number in range(80)]
 
 
-def some_documentation(modules: Iterable[str]) -> Iterator[Record]:
-    """Every answer of the demo's questions, and every sixth of the other entries."""
-    answers = {name for question in questions() for name in question.answers}
-    for number, entry in enumerate(documentation(modules)):
-        if number % 6 == 0 or entry.id in answers:
-            yield entry
-
-
 def run_console(text: str) -> None:
     """Each line behind a prompt, whose output is what the page shows; a file that one shows is written."""
     for line, shown in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
@@ -122,16 +109,12 @@ def test_shown_output_is_compared(shown: str, is_right: bool) -> None:
 @pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning", "ignore::ResourceWarning")
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("page", [page for page in pages() if run_blocks(page)], ids=relative)
-def test_the_code_of_a_page_runs(
-    page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"texts": texts()}
     if source := WITH_TEXTS_OF.get(relative(page)):
         exec(blocks(ROOT / source)[1].text, names)
     if relative(page) in BEGIN_WITH_A_COLLECTION:
         make_papers()
-    if relative(page) in ON_LESS:
-        monkeypatch.setattr("cde_rag.evaluation.demo_corpus.documentation", some_documentation)
     for block in run_blocks(page):
         if block.language == "console":
             run_console(block.text)
