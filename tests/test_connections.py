@@ -101,10 +101,11 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cde_rag.cli import app
+from cde_rag.cli import app, demo_collections
 from cde_rag.models.runtimes import runtime_choice
 
 runtime_choice.SECONDS, runtime_choice.CALLS = 0.01, 1
+demo_collections.MODULES = {"zipfile", "bisect"}
 folder, model = Path(sys.argv[1]), sys.argv[2]
 docs, judged = str(folder / "docs.faiss"), str(folder / "judged")
 own = ["--model", model]

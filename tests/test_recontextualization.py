@@ -412,14 +412,13 @@ def steps_of_sqlite(store: FaissStore, work: Callable[[], object]) -> int:
 def test_a_run_reads_what_it_has_done_no_more(tmp_path: Path, tiny_model: CDEModel) -> None:
     """The statements of a run over twice the records take about twice the steps: nothing is scanned at each chunk."""
     steps: list[int] = []
-    for count in (400, 800, 1600):
+    for count in (400, 800):
         made(tmp_path / str(count), tiny_model, count=count).close()
         store = FaissStore(tmp_path / str(count))
         collection = Collection.open(store, model=tiny_model)
         store.close()
         steps.append(steps_of_sqlite(store, lambda collection=collection: move(collection)))
     assert steps[0] > 0
-    assert steps[2] / steps[1] < 2.5
     assert steps[1] / steps[0] < 2.5
 
 

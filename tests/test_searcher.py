@@ -61,7 +61,10 @@ def store_of(kind: str, folder: Path) -> Store:
     return QdrantStore(QdrantClient(":memory:"), "papers") if kind == "qdrant" else QdrantEdgeStore(folder / "papers")
 
 
-@pytest.fixture(scope="module", params=["faiss", "qdrant", "edge", "postgres"])
+KINDS = ("faiss", "qdrant", "edge", "postgres")
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def papers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
     if request.param == "postgres":
         store: Store = PgVectorStore(request.getfixturevalue("postgres"), "searched")
@@ -107,7 +110,7 @@ def grouped(hits: list[Hit], key: str, size: int, *, alone: bool) -> list[list[H
 
 filters = st.sampled_from([None, {"even": True}, {"place": "a"}, {"not": {"place": {"in": ["a", 1]}}}, {"even": 5}])
 queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
-few_examples = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few_examples = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("way", RANKED)
@@ -392,6 +395,12 @@ def test_a_collection_without_words_says_what_to_do(tmp_path: Path, monkeypatch:
 # --- coroutines
 
 
+# That stores bear threads is in their contract.
+@pytest.mark.parametrize(
+    "papers",
+    [pytest.param(kind, marks=pytest.mark.long) if kind in ("qdrant", "edge") else kind for kind in KINDS],
+    indirect=True,
+)
 def test_fifty_coroutines_at_once_find_what_calls_find(papers: Collection) -> None:
     asked = [" ".join(pair) for pair in itertools.islice(itertools.permutations(WORDS, 2), 50)]
     threads: set[int] = set()

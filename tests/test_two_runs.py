@@ -4,6 +4,7 @@ Whatever the other run and its users did meanwhile: no record that was acknowled
 context than the one it counts as, and the run that lost its lease ends, with a sentence where it changed nothing more.
 """
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -226,13 +227,17 @@ def check(first: str, until: int, second: str) -> list[BaseException]:
     return errors
 
 
-@pytest.mark.parametrize("second", ["the same", "another", "there and on"])
-def test_a_run_that_is_suspended_harms_nothing(second: str):
-    """At every seventh request; `make torture` takes all of them, of all runs."""
+SECONDS = ("the same", "another", "there and on")
+
+
+@pytest.mark.parametrize("seconds", [SECONDS, *(pytest.param((name,), marks=pytest.mark.long) for name in SECONDS)])
+def test_a_run_that_is_suspended_harms_nothing(seconds: tuple[str, ...]):
+    """At every seventh request, the other runs in turn; `make torture` takes all requests of all runs."""
     requests = requests_of(RUNS["move"])
     assert requests > 40
-    offset = len(second) % 7
-    lost = [check("move", until, second) for until in range(1 + offset, requests + 1, 7)]
+    offset = len(seconds[0]) % 7
+    places = range(1 + offset, requests + 1, 7)
+    lost = [check("move", until, second) for until, second in zip(places, itertools.cycle(seconds), strict=False)]
     assert sum("another run" in str(error) for errors in lost for error in errors) >= 2
 
 

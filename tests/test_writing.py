@@ -279,15 +279,15 @@ def test_threads_that_change_the_same_parents_leave_true_vectors(papers: Collect
 
 @pytest.mark.parametrize("step", [1, 10])
 def test_appending_to_a_parent_embeds_ten_passages_for_each_at_most(papers: Collection, embedder: Embedder, step: int):
-    records = page("a", 60)
-    for first in range(0, 60, step):
+    records = page("a", 40)
+    for first in range(0, 40, step):
         papers.add_records(records[first : first + step])
         assert len(embedder.embedded) <= 10 * (first + step)
     assert_true_vectors(papers)
     embedder.embedded.clear()
     for record in reversed(records):
         papers.delete([record.id])
-    assert len(embedder.embedded) <= 10 * 60
+    assert len(embedder.embedded) <= 10 * 40
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

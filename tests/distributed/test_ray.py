@@ -202,6 +202,7 @@ print("reused", done.reused)
 """
 
 
+@pytest.mark.long  # two clusters; test_dataset_becomes… goes on from shards that are there
 def test_killed_driver_is_resumed(one: Collection, model: CDEModel, tmp_path: Path):
     place, script = tmp_path / "two.faiss", tmp_path / "script.py"
     script.write_text(SCRIPT.format(place=str(place), tests=str(Path(__file__).parent)))

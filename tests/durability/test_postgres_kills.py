@@ -37,7 +37,7 @@ def led(address: str, name: str, number: int, file: str) -> None:
         LIFE[number].do(PgVectorStore(address, name), note)
 
 
-@pytest.mark.parametrize("way", ["direct", "transaction"])
+@pytest.mark.parametrize("way", ["direct", pytest.param("transaction", marks=pytest.mark.long)])
 def test_killed_at_any_time_it_is_in_one_generation_and_goes_on(
     own_postgres: OwnPostgres,
     scratch: Path,

@@ -50,6 +50,14 @@ def texts():
 DIMS = {"cde-mini-0": 384, "cde-mini-1": 384, "cde-base-1": 768, "cde-multilingual-1": 768}
 
 
+# `make test` embeds hundreds of texts with the model of new collections only.
+every_model = pytest.mark.parametrize(
+    "name",
+    [each if each == "cde-mini-1" else pytest.param(each, marks=pytest.mark.long) for each in DIMS],
+    indirect=True,
+)
+
+
 @pytest.fixture(scope="module", params=list(DIMS))
 def name(request):
     return request.param
@@ -89,6 +97,7 @@ def test_vectors_are_those_of_the_model_that_was_measured(single, name):
 
 
 @pytest.mark.slow
+@every_model
 def test_bf16_is_the_same_space(single, name, texts):
     half = CDEModel.from_pretrained(name, device="cpu", dtype="bfloat16")
     texts = texts[: 128 if DIMS[name] == 768 else TEXTS]  # eighteen layers
@@ -99,6 +108,7 @@ def test_bf16_is_the_same_space(single, name, texts):
 
 
 @pytest.mark.slow
+@every_model
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_context_and_siblings_act(single, name, texts):
     own = ContextualEmbedder.from_corpus(texts, model=single)

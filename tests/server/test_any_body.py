@@ -30,14 +30,14 @@ COMPARISONS = st.builds(lambda operator, value: {"year": {operator: value}}, OPE
 
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS)
-def test_a_key_that_stands_twice_is_refused(server: Running, path: str, body: dict[str, Any]) -> None:
+def test_a_key_that_stands_twice_is_refused(unchanged: Running, path: str, body: dict[str, Any]) -> None:
     """At the top and inside of it: another filter would win without a word."""
     field, value = next(iter(body.items()))
     for repeated, key in (
         (json.dumps(body)[:-1] + f", {json.dumps(field)}: {json.dumps(value)}}}", field),
         (json.dumps(body)[:-1] + ', "filter": {"year": 1, "year": 2}}', "year"),
     ):
-        with server.client() as client:
+        with unchanged.client() as client:
             response = client.post(path, content=repeated, headers=JSON)
         error = response.json()["error"]
         assert (response.status_code, error["code"]) == (400, "invalid_json")

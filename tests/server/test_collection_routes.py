@@ -203,8 +203,8 @@ def test_another_space_is_refused(server: Running) -> None:
         ({"query": "x" * (QUERY_CHARACTERS + 1)}, "query: expected at most 32,000 characters, found 32,001"),
     ],
 )
-def test_bad_fields_of_a_search_are_named(server: Running, change: Any, message: str) -> None:
-    error = server.post("/v1/collections/papers/search", {"query": "river"} | change, 400)["error"]
+def test_bad_fields_of_a_search_are_named(unchanged: Running, change: Any, message: str) -> None:
+    error = unchanged.post("/v1/collections/papers/search", {"query": "river"} | change, 400)["error"]
     assert message in error["message"]
 
 

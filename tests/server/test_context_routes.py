@@ -76,10 +76,10 @@ def test_perplexitys_names_of_the_fields_give_the_same_vectors(server: Running) 
         ({"model": "nobody"}, "nobody"),
     ],
 )
-def test_bad_documents_are_named(server: Running, change: Any, message: str) -> None:
+def test_bad_documents_are_named(unchanged: Running, change: Any, message: str) -> None:
     body = {"model": MODEL, "inputs": [["river", "bank"]], "input_type": "document"} | change
     code = 404 if "model" in change else 400
-    assert message in server.post("/v1/contextualizedembeddings", body, code)["error"]["message"]
+    assert message in unchanged.post("/v1/contextualizedembeddings", body, code)["error"]["message"]
 
 
 @pytest.fixture

@@ -206,9 +206,9 @@ def test_texts_beyond_the_limit_are_counted_or_refused(server: Running) -> None:
         ({"input": ["river", "x" * (TEXT_CHARACTERS + 1)]}, "text 1: expected at most 200,000 characters"),
     ],
 )
-def test_bad_fields_are_named(server: Running, change: Any, message: str) -> None:
+def test_bad_fields_are_named(unchanged: Running, change: Any, message: str) -> None:
     body = {"model": f"{MODEL}:query", "input": "river"} | change
-    assert message in server.post("/v1/embeddings", body, 400)["error"]["message"]
+    assert message in unchanged.post("/v1/embeddings", body, 400)["error"]["message"]
 
 
 def test_a_request_has_a_bound_of_tokens_in_all(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

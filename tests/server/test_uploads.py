@@ -87,8 +87,8 @@ def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_pa
         ("🌊" * 60 + ".md", b"river", "at most 200 bytes"),
     ],
 )
-def test_names_that_are_no_file_are_refused(server: Running, name: str, content: bytes, message: str) -> None:
-    assert message in upload(server, name, content, 400)["message"]
+def test_names_that_are_no_file_are_refused(unchanged: Running, name: str, content: bytes, message: str) -> None:
+    assert message in upload(unchanged, name, content, 400)["message"]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\xfa", b"", b" \n"])

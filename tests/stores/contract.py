@@ -613,17 +613,17 @@ class StoreContract(TextContract):
         assert store.lacking(number, limit=most) == rows
 
     def test_threads_add_and_search_together(self, store: Store) -> None:
-        matrix = units(400, seed=1)
+        matrix = units(200, seed=1)
 
         def add(part: int) -> None:
-            numbers = range(part * 100, part * 100 + 100)
-            for start in range(0, 100, 10):
+            numbers = range(part * 50, part * 50 + 50)
+            for start in range(0, 50, 10):
                 some = numbers[start : start + 10]
                 store.add([row(str(number)) for number in some], matrix[list(some)], fingerprint=SPACE)
 
         def search(_: int) -> None:
-            for _ in range(30):
-                (hits,) = store.search(matrix[:1], 400, fingerprint=SPACE)
+            for _ in range(15):
+                (hits,) = store.search(matrix[:1], 200, fingerprint=SPACE)
                 assert len(hits) % 10 == 0  # batches are seen whole or not at all
                 scores = [hit.score for hit in hits]
                 assert scores == sorted(scores, reverse=True)
@@ -634,5 +634,5 @@ class StoreContract(TextContract):
                 pool.submit(search, part) for part in range(4)
             ]:
                 done.result()
-        assert store.count() == 400
+        assert store.count() == 200
         assert store.verify() == []

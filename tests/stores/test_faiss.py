@@ -268,7 +268,7 @@ def run(*arguments: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # tests/durability/test_kills.py kills at each step
 def test_killed_at_any_instant_it_is_wholly_before_or_after_a_step(scratch: Path) -> None:
     states = []
     undisturbed = FaissStore(scratch / "undisturbed")

@@ -27,7 +27,12 @@ DIM, ROWS, CLUSTERS = 32, 2000, 40
 MEMORY = Path("/dev/shm")
 QUANTIZATIONS = (None, "int8", "binary", "prefix-20")
 KINDS = [kind for kind in itertools.product(("flat", "hnsw", "ivf"), QUANTIZATIONS) if kind != ("flat", None)]
-every_kind = pytest.mark.parametrize(("index", "quantization"), KINDS)
+# `make test` tries each index and each quantization once.
+QUICK = {("hnsw", None), ("ivf", "binary"), ("flat", "int8"), ("hnsw", "prefix-20")}
+every_kind = pytest.mark.parametrize(
+    ("index", "quantization"),
+    [kind if kind in QUICK else pytest.param(*kind, marks=pytest.mark.long) for kind in KINDS],
+)
 
 
 @pytest.fixture

@@ -103,6 +103,7 @@ def test_names_that_are_no_prefix() -> None:
 # Prefixes
 
 
+@pytest.mark.long  # test_qdrant.py leads the life without prefixes; what is of prefixes follows here
 def test_a_life_with_prefixes_is_that_of_every_store(client: QdrantClient) -> None:
     names = itertools.count()
 

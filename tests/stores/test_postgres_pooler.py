@@ -42,6 +42,10 @@ class TestPgVectorBehindATransactionPooler(StoreContract):
     def new_place(self, pooled: str) -> Callable[[], Opener]:
         return lambda: functools.partial(PgVectorStore, pooled, name())
 
+    @pytest.mark.long  # the life of test_postgres.py once more
+    def test_life(self, new_place: Callable[[], Opener]) -> None:
+        super().test_life(new_place)
+
 
 @pytest.mark.long
 class TestPgVectorBehindASessionPooler(StoreContract):

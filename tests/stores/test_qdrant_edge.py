@@ -428,7 +428,9 @@ def recall(store: QdrantEdgeStore, rows: list[Row], vectors: np.ndarray, where: 
     return found / (10 * len(queries))
 
 
-@pytest.mark.parametrize("quantization", [None, "int8", "binary", "prefix-8"])
+@pytest.mark.parametrize(
+    "quantization", [None, "binary", *(pytest.param(name, marks=pytest.mark.long) for name in ("int8", "prefix-8"))]
+)
 def test_an_index_finds_nearly_all(scratch: Path, clustered: np.ndarray, quantization: str | None) -> None:
     rows = [row(str(number), tenth=number % 10) for number in range(ROWS)]
     store = QdrantEdgeStore(scratch / "papers.qdrant", flat_rows=100, quantization=quantization)

@@ -43,7 +43,7 @@ def same(some: Hits, others: Hits) -> bool:
 
 
 @pytest.mark.parametrize(
-    "kind", ["simple", "faiss", *(pytest.param(kind, marks=pytest.mark.long) for kind in BY_ITSELF)]
+    "kind", ["simple", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("faiss", *BY_ITSELF))]
 )
 def test_another_process_has_the_same_hits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, request: pytest.FixtureRequest

@@ -12,7 +12,7 @@ from llama_index.embeddings.cde import CDEEmbedding
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.stores.faiss import FaissStore
 
-PAPERS, CLAIMS = 200, 25
+PAPERS, CLAIMS = 80, 25
 
 
 def rows(path: Path, count: int) -> list[dict[str, str]]:
