@@ -53,7 +53,7 @@ class Checkout:
             self.process.communicate()  # it ends where its requests end
             self.process = None
 
-    def ask(self, **request: object) -> dict[str, Any]:
+    def answer(self, request: dict[str, object]) -> dict[str, Any]:
         """Send one request to the process of `forked_tests`, which is started by the first.
 
         Raises:
@@ -64,7 +64,7 @@ class Checkout:
             folders = [
                 path for each in imported for path in ([self.root] if not each else sorted(self.root.glob(each)))
             ]
-            tools = Path(coverage.__file__).parents[1]  # at the end: they may be in a folder beside the environment
+            tools = Path(coverage.__file__).parents[1]  # at the end: they may be in a folder of their own
             environment = os.environ | {
                 "PYTHONPATH": os.pathsep.join(map(str, [*folders, tools])),
                 "CI": "true",  # the same examples of properties each time
@@ -74,14 +74,14 @@ class Checkout:
             with (self.output / f"{self.commit}.log").open("w", encoding="utf-8") as log:
                 pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
                 self.process = subprocess.Popen(command, cwd=self.root, env=environment, text=True, **pipes)
-            if self.tell(self.files)["status"]:
+            if self.exchange(self.files)["status"]:
                 raise RuntimeError(f"The tests of {self.root} cannot be collected: run pytest --collect-only there.")
-        answer = self.tell({"temporary": str(self.temporary), **request})
+        answer = self.exchange({"temporary": str(self.temporary), **request})
         if "error" in answer:
             raise RuntimeError(f"Tests of {self.root} could not be run: {answer['error']}")
         return answer
 
-    def tell(self, message: object) -> dict[str, Any]:
+    def exchange(self, message: object) -> dict[str, Any]:
         """Send one line, and read one."""
         assert self.process is not None
         assert self.process.stdin is not None
@@ -90,13 +90,13 @@ class Checkout:
         return json.loads(self.process.stdout.readline())
 
     def lines(self) -> Iterator[dict[str, Any] | None]:
-        """For each file of tests what its tests cost and reach; None after each file that had to run for that."""
+        """Costs and lines of the tests of each file, in turn; None for each file that had to run first."""
         sources = [f"{self.root / package}/*" for package in PACKAGES]
         for name in self.files:
             path = self.output / "lines" / self.commit / f"{name.replace('/', '.')}.json"
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                answer = self.ask(tests=[name], sources=sources, seconds=MAPPING, patience=4 * MAPPING)
+                answer = self.answer({"tests": [name], "sources": sources, "seconds": MAPPING, "patience": 4 * MAPPING})
                 path.write_text(json.dumps(answer), encoding="utf-8")
                 seconds = sum(answer.get("costs", {}).values())
                 print(f"{self.commit} {name}: {seconds:.0f} s, failed {answer.get('failed')}", flush=True)
@@ -104,7 +104,7 @@ class Checkout:
             yield json.loads(path.read_text(encoding="utf-8"))
 
     def outcome(self, mutant: Mutant, tests: list[dict[str, Any]]) -> dict[str, Any]:
-        """What becomes of a mutant that meets the tests which reach its statement."""
+        """Note on a mutant that met the tests which reach its statement."""
         first, last = mutant.statement
         reaching = {
             test: file["costs"][test]
@@ -131,7 +131,7 @@ class Checkout:
                 "seconds": seconds,
                 "patience": 60 + 4 * seconds,
             }
-            answer = self.ask(tests=chosen, **request)
+            answer = self.answer({"tests": chosen, **request})
         finally:
             path.write_text(unchanged, encoding="utf-8")
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # its compiled form stays good
@@ -171,13 +171,13 @@ def report(outcomes: dict[tuple[str, int], dict[str, Any]], commits: list[str]) 
     if not both:
         return "No mutant has an outcome at both commits yet."
     counts = [(sum(outcomes[commit, n]["killed"] for n in both), len(both)) for commit in commits]
-    told = [
+    lines = [
         f"{commit}: {hits} of {total} killed, {hits / total:.3f} ({low:.3f} to {high:.3f})"
         for commit, (hits, total) in zip(commits, counts, strict=True)
         for low, high in [wilson(hits, total)]
     ]
     low, high = newcombe(*counts)
-    return "\n".join([*told, f"difference: {low:+.3f} to {high:+.3f} (95 %)"])
+    return "\n".join([*lines, f"difference: {low:+.3f} to {high:+.3f} (95 %)"])
 
 
 def read(path: Path, seed: int) -> dict[tuple[str, int], dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Runs chosen tests of one checkout, each time in a fork of a process that has imported all of them already.
 
 A script, started in the checkout's root: it reads one JSON object per line, and answers each with one. The first names
-the files whose tests are asked for later. It imports nothing of the laboratory, which another checkout has elsewhere.
+the files with the tests of all later requests. It imports nothing of the laboratory, which other checkouts lack.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ MEMORY = 6 << 30  # bytes that a mutant may take
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: servers that a test leaves behind become ours to end
 
 
-class Recorder:
-    """A plugin of pytest: what passed, what failed first, the cost of each test, and the lines that each reaches."""
+class TestNotes:
+    """Plugin of pytest: tests that passed and failed, their costs, and the name of the one that runs for the tracer."""
 
     def __init__(self, tracer: coverage.Coverage | None) -> None:
         self.tracer = tracer
@@ -103,7 +103,7 @@ def exchange(path: Path, name: str) -> None:
 def tests(request: dict[str, Any]) -> dict[str, Any]:
     """Run the tests of one request in this process."""
     tracer = None
-    arguments = [*OPTIONS, "--tb=short", "--override-ini=addopts="]  # jaxtyping, which was asked for before, stays
+    arguments = [*OPTIONS, "--tb=short", "--override-ini=addopts="]  # jaxtyping, installed at the collection, stays
     if "sources" in request:
         tracer = coverage.Coverage(data_file=None, config_file=False, include=request["sources"])
         settings.register_profile("few", settings.default, deadline=None, derandomize=True, max_examples=FEW)
@@ -114,13 +114,13 @@ def tests(request: dict[str, Any]) -> dict[str, Any]:
     if "mutant" in request:
         exchange(Path(request["mutant"]), request["function"])
     folder = tempfile.mkdtemp(prefix="mutant-", dir=request["temporary"])
-    recorder = Recorder(tracer)
-    status = pytest.main([*arguments, f"--basetemp={folder}/tests", *request["tests"]], plugins=[recorder])
+    notes = TestNotes(tracer)
+    status = pytest.main([*arguments, f"--basetemp={folder}/tests", *request["tests"]], plugins=[notes])
     shutil.rmtree(folder, ignore_errors=True)
-    answer = {"status": int(status), "failed": recorder.failed, "reason": recorder.reason, "costs": recorder.costs}
+    answer = {"status": int(status), "failed": notes.failed, "reason": notes.reason, "costs": notes.costs}
     if tracer is not None:
         tracer.stop()
-        answer["passed"], answer["lines"] = recorder.passed, lines(tracer.get_data(), recorder.passed)
+        answer["passed"], answer["lines"] = notes.passed, lines(tracer.get_data(), notes.passed)
     return answer
 
 
@@ -146,7 +146,7 @@ def forked(request: dict[str, Any]) -> dict[str, Any]:
                 resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
                 resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
                 Path(answer.name).write_text(json.dumps(tests(request)), encoding="utf-8")
-            except BaseException as error:  # noqa: BLE001 - the parent tells it
+            except BaseException as error:  # noqa: BLE001 - the parent reports it
                 Path(answer.name).write_text(json.dumps({"error": repr(error)}), encoding="utf-8")
             finally:
                 os._exit(0)
@@ -172,7 +172,7 @@ def serve() -> None:
     """Answer requests until there are no more."""
     answers, requests = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what tests print
+    os.dup2(2, 1)  # the output of tests
     ctypes.CDLL(None).prctl(SUBREAPER, 1)
     sys.dont_write_bytecode = True  # of mutants
     files = json.loads(requests.readline())

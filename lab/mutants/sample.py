@@ -24,10 +24,10 @@ class Mutant:
     file: str  # relative to the checkout
     function: str  # its qualified name
     statement: tuple[int, int]  # first and last line of the innermost statement around it, in the unchanged file
-    source: str  # of the whole changed file
+    source: str  # of the changed file
 
     def difference(self, root: Path) -> str:
-        """What changed, as lines of a diff without context."""
+        """Lines of a diff without context."""
         before = (root / self.file).read_text(encoding="utf-8").splitlines()
         changed = difflib.unified_diff(before, self.source.splitlines(), n=0, lineterm="")
         return "\n".join(line for line in changed if not line.startswith(("---", "+++")))
@@ -46,7 +46,7 @@ def statements(source: str) -> dict[int, tuple[int, int]]:
 
 
 def is_prose(node: cst.CSTNode) -> bool:
-    """Whether a mutation changes a text of several words: messages, whose wording no test should repeat, and SQL."""
+    """True for a text of several words: messages, whose wording no test should repeat, and SQL."""
     return isinstance(node, cst.SimpleString) and " " in node.value
 
 
