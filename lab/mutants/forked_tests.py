@@ -160,7 +160,7 @@ def forked(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def end_others() -> None:
-    """End the processes that tests left behind."""
+    """End the processes that tests did not."""
     while others := psutil.Process().children(recursive=True):
         for other in others:
             with contextlib.suppress(psutil.Error):
