@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from word_scores import table_scores
 
 from cde_rag.cli import app
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores import kinds
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.store import Store
 
 MEMORY = Path("/dev/shm")  # where there is one: waiting for a disk thousands of times tests nothing
@@ -54,6 +55,43 @@ def test_bytes_that_changed_are_found(tmp_path: Path):
         with SqliteEngine(tmp_path / "papers").session("write") as session:
             session.connection.execute(f"UPDATE {table} SET data = CAST(data || x'00' AS BLOB) WHERE id = ?", [id_])
     assert [damage.where for damage in store.verify()] == ["a", "b, generation 1"]
+
+
+def test_a_manifest_that_changed_or_is_newer_is_refused(tmp_path: Path):
+    created(lambda: SqliteStore(tmp_path / "papers"))
+    engine = SqliteEngine(tmp_path / "papers")
+    with engine.session("read") as session:
+        written = session.manifest.to_bytes()
+    newer = written[32:].replace(b'"format": 1', b'"format": 2')
+    changed = written.replace(b'"active": 1', b'"active": 2')
+    assert len({newer, changed, written, written[32:]}) == 4
+    for data, found in ((changed, "other bytes"), (None, "other bytes"), (checksum_of(newer) + newer, "newer one")):
+        with engine.session("write") as session:
+            session.put_blob("manifest", data)
+        with pytest.raises(StoreFormatError, match=found), engine.session("read") as session:
+            _ = session.manifest
+
+
+def test_contexts_and_vectors_that_are_gone_are_found(tmp_path: Path):
+    store = created(lambda: SqliteStore(tmp_path / "papers"))
+    store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
+    with SqliteEngine(tmp_path / "papers").session("write") as session:
+        session.delete_vector_rows(1, ["b"])
+        session.put_blob("context-1", None)
+    assert [(damage.where, damage.found) for damage in store.verify()] == [("b", "expected a vector, found none.")]
+    with pytest.raises(StoreFormatError, match="context of generation 1"):
+        store.context()
+
+
+def test_of_two_that_create_a_store_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The second had seen no store before the first made it."""
+    store = created(lambda: SqliteStore(tmp_path / "papers"))
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    monkeypatch.setattr(SqliteEngine, "exists", lambda _: False)
+    with pytest.raises(StoreError, match="expected no store, found one"):
+        created(lambda: SqliteStore(tmp_path / "papers"))
+    monkeypatch.undo()
+    assert store.count() == 1
 
 
 @pytest.fixture
