@@ -132,3 +132,16 @@ def test_what_is_not_given_stays(tmp_path: Path):
         assert [record.title for record in papers.get(["a"])] == ["Set up > macOS"]
         papers.add(["Run it twice."], ids=["a"], titles=[""], metadata=[{"page": "p"}])
         assert papers.get(["a"]) == [Record("a", "Run it twice.", "", {"page": "p"})]
+
+
+def test_a_new_text_keeps_a_title_that_headings_were_left_out_of(tmp_path: Path):
+    """The stored title has the last headings only; given a new text, neither those nor others are doubled."""
+    long = " > ".join(f"chapter {number} about something" for number in range(40))
+    with made(tmp_path) as papers:
+        papers.add_records([Record("a", "Run it.", "Page", {"section": long})])
+        (before,) = papers.get(["a"])
+        assert "chapter 0 about" not in before.title
+        papers.add(["Run it twice."], ids=["a"])
+        assert [record.title for record in papers.get(["a"])] == [before.title]
+        papers.add(["Run it twice."], ids=["a"], metadata=[{"section": "macOS"}])
+        assert [record.title for record in papers.get(["a"])] == ["Page > macOS"]

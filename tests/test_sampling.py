@@ -163,3 +163,25 @@ def test_size_below_one(sample: Strategy):
 def test_strata_that_do_not_match_the_texts(strata: list[str]):
     with pytest.raises(CorpusError, match="end at different positions"):
         sample_strata(["x", "y"], strata, 5, seed=0)
+
+
+NUMBERED = [f"text {number}" for number in range(200)]
+
+
+def axes(batch: list[str]) -> np.ndarray:
+    """Texts by turns on six axes: all products are whole numbers, so that every machine rounds alike."""
+    return np.eye(6, dtype=np.float32)[[int(text.removeprefix("text ")) % 6 for text in batch]]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        (sample_random(NUMBERED, 5, seed=7), [120, 107, 162, 36, 138]),
+        (sample_strata(NUMBERED, [str(number % 3) for number in range(200)], 5, seed=7), [120, 136, 107, 162, 184]),
+        (sample_clusters(NUMBERED, 3, seed=7, embed=axes), [107, 80, 136]),
+    ],
+    ids=["random", "strata", "clusters"],
+)
+def test_a_seed_draws_what_it_drew_in_every_version(drawn: Sample, expected: list[int]):
+    """Another draw would be another fingerprint, and `drift` and `recontextualize` would embed everything anew."""
+    assert drawn.documents == [f"text {number}" for number in expected]

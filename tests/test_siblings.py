@@ -128,3 +128,15 @@ def test_positions_of_a_call_are_those_of_each_parent(rule: int, parents: list[s
         keys = [digest(texts[other]) for other in members]
         chosen = choose_siblings(keys, limit, rule=rule)[members.index(position)]
         assert siblings[position] == ([] if parent is None else [members[other] for other in chosen])
+
+
+def test_of_two_equally_near_the_earlier_one_is_a_sibling_where_half_of_the_limit_is_odd():
+    """Models differ in their limit: with six, three are near, and the third one could be on either side."""
+    assert [choose_siblings(digests(40), 6, rule=1)[place] for place in (3, 20)] == [
+        [0, 1, 2, 4, 13, 31],
+        [0, 9, 18, 19, 21, 31],
+    ]
+    assert [choose_siblings(digests(40), 6, rule=2)[place] for place in (3, 20)] == [
+        [0, 1, 2, 4, 6, 14],
+        [0, 6, 14, 18, 19, 21],
+    ]

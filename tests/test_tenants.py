@@ -358,3 +358,16 @@ def test_names_of_collections_that_only_look_like_tenants(tiny_model: CDEModel) 
     found = {collection.name for collection in client.get_collections().collections}
     assert not any(name.startswith(f"a__cde_tenant_{place_key('of a')}") for name in found)
     assert QdrantStore(client, "a").exists()
+
+
+def test_a_tenant_is_removed_after_a_call_that_was_killed(tmp_path: Path) -> None:
+    """What a killed call had renamed already is removed with it, and is no tenant meanwhile."""
+    place, key = FolderTenants(tmp_path / "papers", FaissStore), place_key("acme")
+    folder = tmp_path / "papers" / "tenants"
+    for name in (key, f"{key}.removed"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "part").write_text("secret")
+    assert place.listed() == []  # no store is whole
+    place.remove(key)
+    assert list(folder.iterdir()) == []
+    place.remove(key)  # there is none

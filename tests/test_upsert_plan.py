@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,9 @@ from tiny import tiny_cde_model
 from cde_rag import Collection, Context, ContextualEmbedder, Record
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import CorpusError
-from cde_rag.indexing.upsert_plan import difference, plan_upsert, stale_passages
+from cde_rag.indexing.made_vectors import CallVectors, ReadyVectors
+from cde_rag.indexing.upsert_plan import Stale, difference, groups_of, plan_upsert, stale_passages
+from cde_rag.readers import PARENT_KEY
 from cde_rag.records import Parent, Positions, Row
 from cde_rag.stores.faiss import FaissStore
 
@@ -107,3 +111,37 @@ def test_a_plan_counts_what_the_upsert_does(
             assert (plan.added, plan.replaced, plan.updated, plan.unchanged) == counts
             assert plan.embedded == EMBEDDER.embedded
             assert books.add_records(records, dry_run=True).embedded == 0
+
+
+def passage(record_id: str) -> Stale:
+    """A passage of the document before the `#`, or a record without one."""
+    source, _, number = record_id.partition("#")
+    metadata = {PARENT_KEY: source} if number else {}
+    return Stale(Row(Record(record_id, "text", "", metadata), "digest"), [])
+
+
+def test_replaced_passages_of_a_document_are_one_write_after_its_others():
+    """Killed between two writes, a collection has the old text of a document or the new one, and no part of each."""
+    stale = [passage(name) for name in ("a#0", "row", "b#0", "a#1", "b#1", "a#2")]
+    found = groups_of(stale, {"a#0", "a#2", "b#1", "row"})
+    assert [[each.row.record.id for each in group] for group in found] == [
+        ["row"], ["b#0"], ["a#1"], ["b#1"], ["a#0", "a#2"],
+    ]  # fmt: skip
+    assert groups_of(stale, set()) == [[each] for each in stale]
+
+
+def test_ready_vectors_are_taken_in_their_own_space_and_cut_texts_are_reported():
+    """Vectors that workers made go in as they are; a text that was cut there is reported as if it were cut here."""
+    stale = [passage("whole"), passage("cut")]
+    stale = [each._replace(row=replace(each.row, digest=each.row.record.id)) for each in stale]
+    vectors = {
+        name: (np.full(EMBEDDER.dim, number, np.float32), name == "cut") for number, name in enumerate(("whole", "cut"))
+    }
+    calls = CallVectors(ReadyVectors(EMBEDDER.fingerprint, vectors)).bind(EMBEDDER)
+    EMBEDDER.embedded = 0
+    calls.embed(stale)
+    assert (EMBEDDER.embedded, calls.truncated) == (0, {"cut"})
+    assert calls.vectors([each.row for each in stale])[:, 0].tolist() == [0, 1]
+    other = CallVectors(ReadyVectors("of another space", vectors)).bind(EMBEDDER)
+    other.embed(stale)
+    assert (EMBEDDER.embedded, other.truncated) == (2, set())

@@ -19,7 +19,7 @@ from cde_rag._validation import check_positive, digest
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
 from cde_rag.context.identity import PLAIN, ModelIdentity
-from cde_rag.context.sampling import sample_random
+from cde_rag.context.sampling import Strategy, sample_random
 from cde_rag.embedders.active import ActiveEmbedder, keeping, plain_vectors, stored_context
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextError, ContextMismatchError, ModelError, StoreError
@@ -67,7 +67,7 @@ class Wanted:
 
     seed: int
     context_size: int | None
-    strategy: str
+    strategy: Strategy
     windows: bool | None
     model: "AnyModel | None"
     embedder: Embedder | None

@@ -27,7 +27,15 @@ def test_examples(name: str) -> None:
 
 
 ROOT = Path(__file__).parents[2]
-SCOPES = ("cde_rag", "integrations", "lab/distil", "lab/experiments", "lab/mteb", "training/cde_rag_training")
+SCOPES = (
+    "cde_rag",
+    "integrations",
+    "lab/distil",
+    "lab/experiments",
+    "lab/mteb",
+    "lab/mutants",
+    "training/cde_rag_training",
+)
 WEAK = {"What", "Whether", "How", "Where", "Of", "As", "Which", "See", "When", "Who"}  # begin a clause, not a noun
 BANNED = re.compile(
     r"\b(what|whether"  # clauses in a noun's place: "what it finds" for "results"

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE, TRAINING = ROOT / "cde_rag", ROOT / "training" / "cde_rag_training"
-LAB = [ROOT / "lab" / name for name in ("distil", "experiments", "mteb")]
+LAB = [ROOT / "lab" / name for name in ("distil", "experiments", "mteb", "mutants")]
 SHARED_NAMES = {  # of modules and packages: why two may have it
     "__main__": "Python's",
     "app": "both commands have one",

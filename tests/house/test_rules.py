@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("cde_rag", "training/cde_rag_training", "lab/distil", "lab/experiments", "lab/mteb")
+FOLDERS = ("cde_rag", "training/cde_rag_training", "lab/distil", "lab/experiments", "lab/mteb", "lab/mutants")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 ADAPTERS = sorted(path for path in (ROOT / "integrations").rglob("*.py") if "tests" not in path.parts)
 NAMED_FOR_NOTHING = {"common", "helper", "helpers", "lib", "misc", "util", "utils"}

@@ -12,9 +12,10 @@ from cde_rag.stores.files import locked
 from cde_rag.stores.store import Store
 
 SCHEMA = """
-    CREATE TABLE blobs (name TEXT PRIMARY KEY, data BLOB);
-    CREATE TABLE records (place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, data BLOB);
-    CREATE TABLE vectors (generation INTEGER, id TEXT, digest TEXT, data BLOB, PRIMARY KEY (generation, id));
+    CREATE TABLE IF NOT EXISTS blobs (name TEXT PRIMARY KEY, data BLOB);
+    CREATE TABLE IF NOT EXISTS records (place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, data BLOB);
+    CREATE TABLE IF NOT EXISTS vectors
+        (generation INTEGER, id TEXT, digest TEXT, data BLOB, PRIMARY KEY (generation, id));
 """
 
 

@@ -19,6 +19,7 @@ from word_scores import table_scores
 from cde_rag.cli import app
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores import kinds
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.store import Store
 
 MEMORY = Path("/dev/shm")  # where there is one: waiting for a disk thousands of times tests nothing
@@ -101,6 +102,40 @@ def test_a_vector_of_nobody_hides_none_that_is_missing(tmp_path: Path):
     store.add_to_generation(number, store.lacking(number), [""], EXACT[2:3])
     store.activate(number)
     assert [hit.id for hit in store.search(EXACT[2:3], 2, fingerprint=OTHER)[0]] == ["c", "a"]
+
+
+def test_a_manifest_that_changed_or_is_newer_is_refused(tmp_path: Path):
+    created(lambda: SqliteStore(tmp_path / "papers"))
+    engine = SqliteEngine(tmp_path / "papers")
+    with engine.session("read") as session:
+        written = session.manifest.to_bytes()
+    newer = written[32:].replace(b'"format": 1', b'"format": 2')
+    changed = written.replace(b'"active": 1', b'"active": 2')
+    assert len({newer, changed, written, written[32:]}) == 4
+    for data, found in ((changed, "other bytes"), (None, "other bytes"), (checksum_of(newer) + newer, "newer one")):
+        with engine.session("write") as session:
+            session.put_blob("manifest", data)
+        with pytest.raises(StoreFormatError, match=found), engine.session("read") as session:
+            _ = session.manifest
+
+
+def test_vectors_that_are_gone_are_found(tmp_path: Path):
+    store = created(lambda: SqliteStore(tmp_path / "papers"))
+    store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
+    with SqliteEngine(tmp_path / "papers").session("write") as session:
+        session.delete_vector_rows(1, ["b"])
+    assert [(damage.where, damage.found) for damage in store.verify()] == [("b", "expected a vector, found none.")]
+
+
+def test_of_two_that_create_a_store_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The second had seen no store before the first made it."""
+    store = created(lambda: SqliteStore(tmp_path / "papers"))
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    monkeypatch.setattr(SqliteEngine, "exists", lambda _: False)
+    with pytest.raises(StoreError, match="expected no store, found one"):
+        created(lambda: SqliteStore(tmp_path / "papers"))
+    monkeypatch.undo()
+    assert store.count() == 1
 
 
 @pytest.fixture
