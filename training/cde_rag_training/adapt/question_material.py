@@ -157,7 +157,8 @@ def _check(training: int, parts: Mapping[str, Sequence[int]]) -> None:
         shown = ", ".join(f"{count} for {name}" for name, count in counts.items())
         fewest = ", ".join(f"{count} for {name}" for name, count in FEWEST.items())
         raise CorpusError(
-            f"Expected at least {fewest}, found {shown}: pages are never divided. Give more questions, about more pages."
+            f"Expected at least {fewest}, found {shown}: pages are never divided. Give more questions, "
+            "about more pages."
         )
 
 
