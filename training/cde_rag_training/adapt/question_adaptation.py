@@ -59,13 +59,11 @@ class QuestionAdaptationConfig:
     model: str = "cde-mini"  # a bundled model, or a model's folder
     epochs: float = 8.0  # over the questions for training
     minutes: float = 0.0  # of training at most; 0: as many as the epochs take
-    batch_size: int = 32  # pairs; a third of a source where it has few
-    max_length: int = 256  # tokens of a text in training
+    batch_size: int = 32  # pairs; half of a source where it has few
+    max_length: int = 256  # tokens of a text in training, if the model reads as many
     largest_context: int = 256  # passages
     passages: int = 1_000  # of the corpus that are trained on, and that are searched for held-out questions, about
-    rehearsal: float = (
-        0.5  # pairs by title, heading, sentence and keywords for each question, with the start as teacher
-    )
+    rehearsal: float = 0.5  # pairs by title, heading, sentence and keywords for each question; the start teaches them
     negatives: HardNegativesConfig = field(default_factory=lambda: HardNegativesConfig(margin=2.0))
     encoder_rate: float = 2e-5
     context_rate: float = 4e-5
@@ -110,7 +108,8 @@ def adapt_to_questions(
     start = load_start(StartConfig(model=config.model), seed=config.seed)  # before anything is written
     work = claimed(output, plan)
     prepared = _prepared(material, rehearsed, config, start, work, say)
-    recipe = recipe_of(config, prepared, name=output.resolve().name, null=start.network.config.null_embedding)
+    sizes = Counter(prepared.source_names[code] for code in prepared.sources.tolist())
+    recipe = recipe_of(config, sizes, name=output.resolve().name, null=start.network.config.null_embedding)
     say(f"Training: {recipe.phases[0].schedule.updates} updates at most")
     began = time.monotonic()
     trained = train(prepared, recipe, work / "run", progress=progress)
@@ -161,29 +160,27 @@ def adaptation_plan(
     return {"config": settings, "corpus": digest(canonical_json({"texts": list(texts)})).hex(), "questions": questions}
 
 
-def recipe_of(config: QuestionAdaptationConfig, prepared: Prepared, *, name: str, null: bool) -> TrainingConfig:
+def recipe_of(config: QuestionAdaptationConfig, sizes: Mapping[str, int], *, name: str, null: bool) -> TrainingConfig:
     """Return the training recipe, as lab/plans/user-questions.toml has it.
 
     Args:
         config: How to adapt.
-        prepared: The data.
+        sizes: Pairs by source.
         name: Name of the model.
         null: True if it knows a null context; only then can the start be a teacher.
     """
-    sizes = Counter(prepared.source_names[code] for code in prepared.sources.tolist())
-    third = min(sizes.values()) // 3
-    batch = min(config.batch_size, third)
-    rehearsed = tuple(source for source in prepared.source_names if source not in (QUESTIONS, TITLED))
-    shown = sizes[QUESTIONS] + sum(sizes[source] for source in rehearsed)  # of a question one of its two forms
+    fewest = min(sizes.values())
+    batch = min(config.batch_size, fewest // 2)
+    smallest = min(32, fewest - batch)  # documents of a context, apart from the batch
+    rehearsed = tuple(sorted(sizes.keys() - {QUESTIONS, TITLED}))
+    shown = sizes[QUESTIONS] * (1 + config.rehearsal if rehearsed else 1)  # of a question one of its two forms
     corpora = CorporaConfig(
         batch_size=batch,
         source_exponent=1.0,
         hard_negatives=2,
         granularity=GranularityConfig(cluster=0.15, wide_cluster=0.1, domain=0.6, domains=0.1, source=0.05),
         views=ViewConfig(nameless_share=0.5, sentence_share=0.05, keywords_share=0.05),
-        context=ContextConfig(
-            smallest=min(32, third), largest=max(config.largest_context, third), null_share=0.25 if null else 0.0
-        ),
+        context=ContextConfig(smallest=smallest, largest=config.largest_context, null_share=0.25 if null else 0.0),
         parents=ParentConfig(share=0.0, apart_share=0.5, lone_share=0.1, wrong_share=0.0, siblings=16),
     )
     teacher = LossConfig(teacher="start", teacher_sources=rehearsed, teacher_weight=0.3) if null and rehearsed else None
@@ -235,7 +232,8 @@ def _prepared(
     surrogate = cached(embed, name, work / "cache")
     pairs = training_pairs(material, rehearsed, config, surrogate=surrogate)
     say(f"Preparing {len(pairs):,} pairs: tokens, vectors, clusters")
-    settings = PrepareConfig(max_length=config.max_length, surrogate=name, seed=config.seed)
+    max_length = min(config.max_length, start.network.config.max_length)
+    settings = PrepareConfig(max_length=max_length, surrogate=name, seed=config.seed)
     shown = {QUESTIONS: [each.text for each in material.training.passages], TITLED: material.training.texts}
     passages = [
         CorpusPassage(text.strip(), source, source, passage.page)
@@ -286,7 +284,7 @@ def training_pairs(
             f"Expected at least {FEWEST['training']} questions for training, found {sum(stay)} whose answers are not "
             "nearly those of held-out questions. Give more questions, about more pages."
         )
-    wanted = round(config.rehearsal * sum(stay))
+    wanted = round(config.rehearsal * len(chosen))  # questions stand twice, and are shown in one of the two forms
     old = sorted(apart(rehearsed, material, surrogate=surrogate), key=lambda pair: digest(pair.query))[:wanted]
     return chosen + (old if len(old) >= FEWEST["training"] else [])
 
