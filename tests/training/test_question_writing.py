@@ -17,7 +17,7 @@ from cde_rag_training.questions.question_writing import (
     KINDS,
     LONGEST_WAIT_S,
     USELESS,
-    PageSection,
+    AskedSection,
     WritingConfig,
     WritingError,
     Written,
@@ -29,7 +29,7 @@ from cde_rag_training.questions.question_writing import (
 )
 
 PASSAGES = own_corpus().passages
-SECTION = PageSection(
+SECTION = AskedSection(
     "ops/rollback.md",
     "Undo a release",
     "# Undo a release\n\nEvery release keeps its history, and `helm rollback` returns to an earlier revision of it.\n\n"

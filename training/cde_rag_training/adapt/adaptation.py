@@ -210,7 +210,7 @@ def recipe_of(
 
 
 def _plan(material: Material, config: AdaptationConfig) -> dict[str, Any]:
-    """Return what the folder belongs to: a corpus, and a config without its time."""
+    """Return the identity of an adaptation: the corpus, and the config without its time."""
     asked = [[one.query, one.shown] for one in (*material.parts.training, *material.parts.test)]
     settings = {name: value for name, value in asdict(config).items() if name != "minutes"}
     return {"config": settings, "corpus": digest(canonical_json({"asked": asked})).hex()}

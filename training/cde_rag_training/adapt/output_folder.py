@@ -1,4 +1,4 @@
-"""Folder of an adaptation: whose it is, and what is in it."""
+"""Output folder of an adaptation: names of its files, and the plan that it belongs to."""
 
 import json
 from collections.abc import Mapping

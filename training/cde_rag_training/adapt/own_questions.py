@@ -1,4 +1,4 @@
-"""A user's own questions about a corpus, in the forms that the product writes and reads, and what answers them.
+"""A user's own questions about a corpus, in all forms that the product writes and reads, with their passages.
 
 - Judged on the page of `cde-rag serve`: the zip of a retrieval set, or lines with `query` and `ids`.
 - A folder in the layout of BEIR.
@@ -212,7 +212,7 @@ def _of_row(row: Mapping[str, Any], matcher: _Matcher) -> _Asked:
 
 
 def _collected(found: Sequence[_Asked], corpus: OwnCorpus, *, source: str, name: str) -> OwnQuestions:
-    """Join what was found; of a question that stands there twice the first counts."""
+    """Join the questions that have an answer, and count the others; the first of equal questions stays."""
     dropped = Counter[str]()
     kept: dict[str, _Asked] = {}
     for one in found:

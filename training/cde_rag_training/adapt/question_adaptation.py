@@ -93,7 +93,7 @@ def adapt_to_questions(
         config: How to adapt.
         output: Created if missing. Contains the model, if it is better; `report.json`; and intermediate files in
             `work`, which may be deleted.
-        plan: What `output` belongs to (`adaptation_plan`).
+        plan: Identity of the adaptation (`adaptation_plan`).
         progress: True to show a progress bar of the training.
         say: Called with a message before each step.
 
@@ -149,7 +149,7 @@ def adapt_to_questions(
 def adaptation_plan(
     config: QuestionAdaptationConfig, texts: Sequence[str], questions: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what an output folder belongs to.
+    """Return the identity of an adaptation, for its output folder.
 
     Args:
         config: How to adapt; its time does not matter.
@@ -216,7 +216,7 @@ def _prepared(
     work: Path,
     say: Callable[[str], None],
 ) -> Prepared:
-    """Prepare the pairs, or open what an interrupted call has prepared."""
+    """Prepare the pairs, or open the prepared folder of an interrupted call."""
     folder = work / "prepared"
     if (folder / MANIFEST).exists():
         return Prepared.load(folder)

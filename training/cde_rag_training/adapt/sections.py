@@ -79,7 +79,7 @@ def place_of(parent: str, seed: int) -> float:
 
 
 def parent_name(record: Record, parent_key: str | None) -> str:
-    """Return the name of what a record was cut from: its parent, else its title, else its id."""
+    """Return the name of a record's page: its parent, else its title, else its id."""
     parent = parent_of(record, parent_key)
     return str(parent) if parent is not None else record.title or record.id
 

@@ -88,7 +88,7 @@ def adapt(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be trained on, or asked of the language model, and stop.")
+        bool, typer.Option("--dry-run", help="Show the training data, or the requests to the language model, and stop.")
     ] = False,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -97,10 +97,10 @@ def adapt(
 
     Best with questions about them: some two hundred of your own (--questions), or written by a language model (--llm)
     and kept in FOLDER/questions.jsonl, where you can read and mend them, and give them back by --questions. Pages are
-    divided: a third of the questions tests the result, on pages that no part of the training saw.
+    divided: a third of the questions tests the result, on pages that are in no part of the training.
 
     Without questions, training queries are generated from the documents: titles, headings, first sentences and
-    keywords. They are not what your users ask.
+    keywords. They differ from your users' questions.
 
     The adapted model is compared with the start model and BM25. Exit code 0: surely better, and FOLDER is the model.
     3: not better, keep the start model; the adapted one is in FOLDER/not-better. No collection is changed. To resume an
@@ -178,7 +178,7 @@ class _Writer(NamedTuple):
 
 @contextmanager
 def _resumable(output: Path) -> Generator[None, None, None]:
-    """Tell on Ctrl-C that the same command resumes."""
+    """Print on Ctrl-C that the same command resumes."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -265,7 +265,7 @@ def _by_questions(
 def _written(
     corpus: "OwnCorpus", writer: _Writer, output: Path, plan: Mapping[str, Any], *, name: str, progress: bool
 ) -> "OwnQuestions":
-    """Let the language model write what is missing, and keep it in the output folder."""
+    """Let the language model write the missing questions, and keep them in the output folder."""
     from tqdm import tqdm
 
     from cde_rag._files import write_durably
@@ -299,7 +299,7 @@ def _written(
 
 
 def _tell_sections(corpus: "OwnCorpus", writer: _Writer, *, as_json: bool) -> None:
-    """Print what would be sent to a language model; nothing is."""
+    """Print the size of the requests to a language model, and the first one, without sending any."""
     from cde_rag_training.questions.question_writing import page_sections, prompt_of
 
     sections = page_sections(corpus.passages, writer.config)

@@ -55,12 +55,12 @@ _STOP = frozenset(
 
 
 class WritingError(CDEError):
-    """The language model cannot be reached, or writes nothing of use; what it has written is kept."""
+    """Failure of the language model: unreachable, or useless answers; the questions written so far are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WritingConfig:
-    """How many questions are written, and of what."""
+    """Configuration of the writing: number of questions, and sections."""
 
     questions: int = 300
     of_section: int = 3  # more would be of one mould
@@ -72,7 +72,7 @@ class WritingConfig:
             raise ValueError(f"Expected numbers of at least 1, found {self}.")
 
 
-class PageSection(NamedTuple):
+class AskedSection(NamedTuple):
     """Passages of a page, in a row.
 
     Attributes:
@@ -87,7 +87,7 @@ class PageSection(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Name of page and text in the file of what was written."""
+        """Digest that names the section in the journal."""
         return hashlib.sha256("\0".join(self).encode()).hexdigest()[:32]
 
 
@@ -105,7 +105,7 @@ class Written(NamedTuple):
     sections: int
 
 
-def page_sections(passages: Sequence[PagePassage], config: WritingConfig) -> list[PageSection]:
+def page_sections(passages: Sequence[PagePassage], config: WritingConfig) -> list[AskedSection]:
     """Join passages to sections, in an order that takes one of each page, then a second of each, and so on.
 
     Args:
@@ -122,17 +122,17 @@ def page_sections(passages: Sequence[PagePassage], config: WritingConfig) -> lis
     def order(name: str) -> bytes:
         return hashlib.sha256(f"{config.seed}:{name}".encode()).digest()
 
-    rounds: list[list[PageSection]] = []
+    rounds: list[list[AskedSection]] = []
     for page in sorted(pages, key=order):
-        found = [PageSection(page, row[0].title, "\n\n".join(each.text for each in row)) for row in pages[page]]
+        found = [AskedSection(page, row[0].title, "\n\n".join(each.text for each in row)) for row in pages[page]]
         for number, section in enumerate(sorted(found, key=lambda each: order(each.key))):
             rounds += [[]] if number == len(rounds) else []
             rounds[number].append(section)
     return [section for row in rounds for section in row]
 
 
-def prompt_of(section: PageSection, number: int, config: WritingConfig) -> list[dict[str, str]]:
-    """Return the messages that ask for questions about a section.
+def prompt_of(section: AskedSection, number: int, config: WritingConfig) -> list[dict[str, str]]:
+    """Return the messages that request questions about a section.
 
     Args:
         section: The section.
@@ -151,7 +151,7 @@ def prompt_of(section: PageSection, number: int, config: WritingConfig) -> list[
     return [{"role": "system", "content": _prompt("system.md")}, {"role": "user", "content": filled}]
 
 
-def checked(answer: str, section: PageSection, known: set[str]) -> tuple[list[UserQuestion], Counter[str]]:
+def checked(answer: str, section: AskedSection, known: set[str]) -> tuple[list[UserQuestion], Counter[str]]:
     """Return the usable questions of a model's answer, and the number of the others by reason.
 
     Args:
@@ -176,7 +176,7 @@ def checked(answer: str, section: PageSection, known: set[str]) -> tuple[list[Us
 
 def write_questions(
     ask: Ask,
-    sections: Sequence[PageSection],
+    sections: Sequence[AskedSection],
     journal: Path,
     config: WritingConfig,
     *,
@@ -204,7 +204,7 @@ def write_questions(
 
 async def _write(
     ask: Ask,
-    sections: Sequence[PageSection],
+    sections: Sequence[AskedSection],
     journal: Path,
     config: WritingConfig,
     *,
@@ -239,7 +239,7 @@ async def _write(
 
 
 def read_journal(path: Path) -> dict[str, Mapping[str, Any]]:
-    """Read what was written, by section; a last line that was cut by a kill is removed from the file.
+    """Read the journal, by section; a last line that was cut by a kill is removed from the file.
 
     Raises:
         WritingError: A line in front of the last one is damaged.
@@ -265,7 +265,7 @@ def as_row(question: UserQuestion) -> dict[str, Any]:
 
 
 def remote_answers(url: str, model: str | None, api_key: str | None) -> Ask:
-    """Return the `ask` of a language model at an OpenAI-compatible address.
+    """Return a client of the language model at an OpenAI-compatible address.
 
     Raises:
         CDEError: The address is none of HTTP.
@@ -290,7 +290,7 @@ async def _answer(
     kept: int,
     wait_s: float,
 ) -> str:
-    """Return an answer; ask again where the address is busy or fails for a moment."""
+    """Return an answer; repeat the request if the address is busy or fails for a moment."""
     for attempt in range(TRIES):
         try:
             async with aclosing(ask(messages)) as pieces:
@@ -311,13 +311,13 @@ def _passes(error: CDEError) -> bool:
 
 
 def _wait(error: CDEError, otherwise: float) -> float:
-    """Return the seconds that an address asked to wait, else the given ones."""
+    """Return the seconds of the header Retry-After, else the given ones."""
     named = cast("Mapping[str, str]", getattr(error, "headers", {})).get("Retry-After", "")
     return min(float(named) if named.isdecimal() else otherwise, LONGEST_WAIT_S)
 
 
-def _joined(written: Written, rows: Mapping[str, Mapping[str, Any]], sections: Sequence[PageSection]) -> Written:
-    """Return what was written with the rows of some sections."""
+def _joined(written: Written, rows: Mapping[str, Mapping[str, Any]], sections: Sequence[AskedSection]) -> Written:
+    """Return the questions with those of further sections."""
     questions, refused, count = list(written.questions), Counter(written.refused), written.sections
     for section in sections:
         if section.key in rows:
@@ -344,7 +344,7 @@ def _rows_of(answer: str) -> list[object] | None:
     return None
 
 
-def _checked(row: object, section: PageSection, known: set[str]) -> tuple[UserQuestion | None, str]:
+def _checked(row: object, section: AskedSection, known: set[str]) -> tuple[UserQuestion | None, str]:
     """Return a question, or the reason why it is refused."""
     fields = cast("Mapping[str, object]", row)
     given = [fields.get(name) for name in ("question", "kind", "quote")]
@@ -357,7 +357,7 @@ def _checked(row: object, section: PageSection, known: set[str]) -> tuple[UserQu
 
 
 def _faults(
-    text: str, kind: str, quote: str, section: PageSection, known: set[str]
+    text: str, kind: str, quote: str, section: AskedSection, known: set[str]
 ) -> list[tuple[str, Callable[[], bool]]]:
     return [
         ("of an unknown kind", lambda: kind not in KINDS),
@@ -369,7 +369,7 @@ def _faults(
     ]
 
 
-def _gives_away(text: str, quote: str, section: PageSection) -> bool:
+def _gives_away(text: str, quote: str, section: AskedSection) -> bool:
     """Return True if more than half of the words of the heading above the quote stand in the question."""
     flat = " ".join(section.text.split())
     place = flat.find(quote)
