@@ -109,4 +109,4 @@ plt.show()
 # The queries are made of the documents. A gain on them shows that the model fits the documents' language, not that it
 # answers your users' questions better: on Redis's documentation judged queries gained nothing (59.8 and 59.3). BM25 is
 # ahead on keyword queries, whose terms are those of the passage; a kind with a handful of queries shows nothing. Fifty
-# real questions are better evidence: `cde-rag-train adapt … --queries asked.jsonl` ([example](../docs/training.md)).
+# real questions are better evidence: `cde-rag-train adapt … --questions asked.jsonl` ([example](../docs/training.md)).

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +14,8 @@ class FakeLLM:
     """Answers of the stub, and its requests."""
 
     pieces: list[str] = field(default_factory=lambda: ["Rivers ", "have banks [1]", "."])
+    answer: Callable[[dict[str, Any]], str] | None = None  # of a request's body, in place of the pieces
+    failures: list[int] = field(default_factory=list)  # status codes of the next requests, before `status`
     raw: list[str] | None = None  # these events in place of the pieces
     finish: str | None = "stop"  # of the last event; None for an answer that breaks off: no such event and no [DONE]
     promised: int | None = None  # bytes that the head promises; with more than come, the connection is cut
@@ -43,8 +45,9 @@ def fake_llm() -> Iterator[FakeLLM]:  # noqa: C901 (a handler of many lines)
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             fake.asked.append(body)
             fake.keys.append(self.headers["authorization"])
-            if fake.status != 200:
-                self._send(fake.status, {"error": {"message": fake.message, "type": "server_error"}})
+            status = fake.failures.pop(0) if fake.failures else fake.status
+            if status != 200:
+                self._send(status, {"error": {"message": fake.message, "type": "server_error"}})
                 return
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
@@ -55,7 +58,7 @@ def fake_llm() -> Iterator[FakeLLM]:  # noqa: C901 (a handler of many lines)
                 self.wfile.write("".join(f"data: {event}\n\n" for event in [*fake.raw, "[DONE]"]).encode())
                 return
             try:
-                for number, piece in enumerate(fake.pieces):
+                for number, piece in enumerate([fake.answer(body)] if fake.answer else fake.pieces):
                     self._event({"delta": {"content": piece}, "finish_reason": None})
                     if number == 0:
                         while not fake.gate.wait(0.05):

@@ -23,10 +23,7 @@ from cde_rag._files import write_durably
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import Difference
 from cde_rag.models import CDEModel
-from cde_rag.models.files.names import ModelName
-from cde_rag.models.loading import ModelSource
 from cde_rag.models.one_way import checkpoint as checkpoints
-from cde_rag.models.one_way.network import TwoStage
 from cde_rag.readers.tables import jsonl_rows, opened
 from cde_rag_training.clustering.near_duplicates import DuplicateConfig
 from cde_rag_training.clustering.surrogate import Surrogate, cached, minilm
@@ -38,7 +35,7 @@ from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.data.reading import PairReader
 from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.loop.training import CARD, MODEL, train
-from cde_rag_training.networks.interpolation import average
+from cde_rag_training.networks.interpolation import merge_models
 from cde_rag_training.networks.start import load_start
 from cde_rag_training.questions.answer_scores import JudgedPassages, judged
 from cde_rag_training.questions.hard_negatives import HardNegativesConfig, hard_negatives
@@ -307,7 +304,7 @@ class TrainingPlan:
         for share in self.config.shares if variant.config.merged else (1.0,):
             folder = self._work / variant.config.name / f"{variant.config.name}-share-{share:g}"
             if not (folder / checkpoints.CONFIG).exists():
-                merge(self.config.start, self.models(variant), folder, share=share)
+                merge_models(self.config.start, self.models(variant), folder, share=share)
             folders.append(folder)
         return folders
 
@@ -447,33 +444,6 @@ def taught(loss: LossConfig, sources: frozenset[str]) -> LossConfig:
     if loss.teacher_sources and not known:
         return replace(loss, teacher="none", teacher_sources=())
     return replace(loss, teacher_sources=known)
-
-
-def merge(start: str, trained: Sequence[Path], folder: Path, *, share: float) -> None:
-    """Write the model on the way from a start to the mean of several trainings, in all tensors.
-
-    Args:
-        start: A one-way model.
-        trained: Folders of models that were trained from it.
-        folder: Folder of the new model, which takes its name.
-        share: From the start (0) to the mean (1).
-
-    Source: Wortsman et al. 2022 (WiSE-FT, model soups). `interpolate_models` leaves context path and gates as trained,
-    since they are new in the models that it is for; here they are not.
-    """
-    begun = load_start(StartConfig(model=start), seed=0).network.state_dict()
-    networks = [ModelSource.find(ModelName(base=str(each))).network()[:2] for each in trained]
-    network, tokenizer = networks[0]
-    assert isinstance(network, TwoStage)
-    mean = average([each.state_dict() for each, _ in networks])
-    network.load_state_dict(
-        {
-            name: torch.lerp(begun[name].float(), value.float(), share) if value.is_floating_point() else value
-            for name, value in mean.items()
-        }
-    )
-    network.config = replace(network.config, name=folder.name)
-    checkpoints.write(folder, network, tokenizer.serialised)
 
 
 def gates(questions: Sequence[ScoreRow], sets: Sequence[SetRow], config: GatesConfig, model: str) -> list[Gate]:

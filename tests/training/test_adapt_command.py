@@ -1,7 +1,6 @@
 """cde-rag-train adapt: what it reads, what it tells, and its exit codes."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -60,24 +59,6 @@ def test_no_better_has_an_exit_code_of_its_own(run: Run, corpus: Path, tiny: Pat
     told = json.loads(done.stdout)
     assert told["verdict"].startswith("Keep your model")
     assert told["model"].endswith("mine/not-better")
-
-
-def test_own_queries_are_compared_by_alone(run: Run, corpus: Path, tmp_path: Path):
-    queries = tmp_path / "asked.jsonl"
-
-    def write(rows: Sequence[dict]) -> None:
-        queries.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    write([{"query": f"{one.text[:30]} {one.id}", "id": one.id} for one in records()] + [{"query": "who", "id": "x"}])
-    done = run("adapt", corpus, "--output", tmp_path / "mine", "--queries", queries, "--dry-run")
-    assert done.stderr.startswith("Pairs: 160 by supplied\n")
-    assert "1 × a supplied query for an id that the corpus does not have" in done.stderr
-    write([{"query": "who", "id": "x"}])
-    none = run("adapt", corpus, "--output", tmp_path / "mine", "--queries", queries, "--dry-run", code=1)
-    assert "found: 1 × a supplied query for an id that the corpus does not have" in one_sentence(none)
-    write([{"query": "what is a river", "id": "r1"}])
-    few = run("adapt", corpus, "--output", tmp_path / "mine", "--queries", queries, "--dry-run", code=1)
-    assert "at least 16 queries for development, found" in one_sentence(few)
 
 
 def test_what_cannot_be_used_is_one_sentence(run: Run, corpus: Path, tmp_path: Path):

@@ -15,8 +15,9 @@ from cde_rag.models import CDEModel
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.records import Record
 from cde_rag_training.adapt import adaptation
-from cde_rag_training.adapt.adaptation import PLAN, REPORT, AdaptationConfig, adapt, recipe_of
+from cde_rag_training.adapt.adaptation import AdaptationConfig, adapt, recipe_of
 from cde_rag_training.adapt.material import Material, MaterialConfig, material
+from cde_rag_training.adapt.output_folder import PLAN, REPORT
 from cde_rag_training.loop.guard import TrainingError
 
 
@@ -31,7 +32,7 @@ def records(count: int = 160) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def given() -> Material:
-    return material(records(), MaterialConfig(), parent_key=None, queries=None, name="words")
+    return material(records(), MaterialConfig(), parent_key=None, name="words")
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_it_goes_on_where_it_stopped_and_mixes_nothing_in(
     made = (output / "work/prepared/tokens.npy").stat().st_mtime_ns
     with pytest.raises(ResumeError, match="other settings"):
         adapt(given, replace(config, seed=1), output)
-    other = material(records(170), MaterialConfig(), parent_key=None, queries=None, name="words")
+    other = material(records(170), MaterialConfig(), parent_key=None, name="words")
     with pytest.raises(ResumeError, match="another corpus"):
         adapt(other, config, output)
     adapt(given, replace(config, minutes=config.minutes + 1), output)  # more time is the same adaptation

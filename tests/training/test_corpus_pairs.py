@@ -1,8 +1,6 @@
 """Pairs from an unlabelled corpus: the query never stands in the text it asks for, and never asks for two texts."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +10,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.records import Record
 from cde_rag_training.adapt.corpus_pairs import KINDS, ask, report, to_pairs, without_repeated
 from cde_rag_training.adapt.parts import FEWEST, hold_out, retrieval_set
-from cde_rag_training.adapt.sections import sampled, sections, whole_records
-from cde_rag_training.adapt.supplied_queries import UNKNOWN_ID, UNKNOWN_TEXT, UNUSABLE, read_supplied
+from cde_rag_training.adapt.sections import sampled, sections
 
 LONG = "The pump starts when the pressure falls. It stops at four bar, or when the tank behind the house is empty."
 PAGE = """# Pump
@@ -160,31 +157,3 @@ def test_a_query_of_several_documents_stands_in_one_part_and_finds_them_all():
         "pumps", parts.test, double, [(one.section.id, one.shown, one.section.parent) for one in asked]
     )
     assert {len(judged) for judged in data.judgments} == {2}
-
-
-def test_supplied_queries_name_a_document_by_id_or_by_text(tmp_path: Path):
-    records = list(whole_records([Record("7", LONG, "Pumps"), Record("8", "Short.")], parent_key=None))
-    lines = [
-        {"query": "When does it stop?", "id": 7},
-        {"query": "What starts it?", "document": f"PUMPS  {LONG}"},
-        {"query": "?", "id": "7"},
-        {"query": "Why?", "id": "8"},
-        {"query": "Who?", "id": "9"},
-        {"query": "Where?", "document": "Nowhere."},
-    ]
-    path = tmp_path / "queries.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    asked, dropped = read_supplied(path, records)
-    assert [(one.query, one.section.record, one.shown) for one in asked] == [
-        ("When does it stop?", "7", f"Pumps {LONG}"),
-        ("What starts it?", "7", f"Pumps {LONG}"),
-    ]
-    assert dropped == {UNUSABLE: 2, UNKNOWN_ID: 1, UNKNOWN_TEXT: 1}
-
-
-@pytest.mark.parametrize("line", ['{"id": "7"}', '{"query": "x"}', '{"query": 1, "id": 2}', "[]", "{"])
-def test_a_bad_line_is_named(tmp_path: Path, line: str):
-    path = tmp_path / "queries.jsonl"
-    path.write_text(line)
-    with pytest.raises(CorpusError, match="line 1"):
-        read_supplied(path, [])

@@ -13,13 +13,13 @@ from typing import Any
 from cde_rag._files import write_durably
 from cde_rag._validation import digest
 from cde_rag.context.file_format import canonical_json
-from cde_rag.errors import ResumeError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.models import CDEModel
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.adapt.before_after import BeforeAfter, Scores, bm25_scores, compared, minilm_scores, model_scores
 from cde_rag_training.adapt.corpus_pairs import to_pairs
 from cde_rag_training.adapt.material import Material
+from cde_rag_training.adapt.output_folder import REJECTED, REPORT, claimed
 from cde_rag_training.clustering.surrogate import minilm
 from cde_rag_training.config import (
     DistillationConfig,
@@ -44,7 +44,6 @@ from cde_rag_training.loop.logs import LOG
 from cde_rag_training.loop.training import train
 from cde_rag_training.networks.start import MINILM, load_start
 
-PLAN, REPORT, WORK, REJECTED = "plan.json", "report.json", "work", "not-better"
 RESERVE = 1.3  # times the seconds that the comparison should take are kept for it
 SURROGATE_TOKENS = 96
 DISTILLATION = DistillationConfig(updates=300, max_length=SURROGATE_TOKENS)  # where the first stage is new: minilm
@@ -54,7 +53,8 @@ LEAST_MINUTES = 0.2  # of training
 SECONDS_A_SHARE = 5.0  # to write and load one more model
 
 
-def _silent(_: str) -> None: ...
+def silent(_: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def adapt(
     output: Path,
     *,
     progress: bool = False,
-    say: Callable[[str], None] = _silent,
+    say: Callable[[str], None] = silent,
 ) -> Adaptation:
     """Train on pairs made from a corpus, and measure on held-out parents if the adapted model is better.
 
@@ -131,7 +131,7 @@ def adapt(
     """
     clock = time.monotonic()
     start = load_start(StartConfig(model=config.model), seed=config.seed)  # before anything is written
-    work = _claimed(output, material, config)
+    work = claimed(output, _plan(material, config))
     say(f"Measuring what {config.model} and BM25 do as they are")
     scores, once = _scores_before(config, material)
     _minutes_left(config, material, spent=0.0, once=once)  # told before the pairs are prepared where there are none
@@ -155,12 +155,19 @@ def adapt(
         shares=chosen,
         share=share,
     )
-    model = output if comparison.better else output / REJECTED
-    shutil.copytree(folders[share], model, dirs_exist_ok=True)
-    done = Adaptation(model, comparison, minutes, updates=_updates(work / "run"))
+    done = Adaptation(
+        install(folders[share], output, comparison), comparison, minutes, updates=updates_of(work / "run")
+    )
     told = done.to_json() | {"pairs": asdict(material.pairs), "config": asdict(config)}
     write_durably(output / REPORT, json.dumps(told, indent=2).encode())
     return done
+
+
+def install(model: Path, output: Path, comparison: BeforeAfter) -> Path:
+    """Copy an adapted model to where the verdict says, and return that folder."""
+    folder = output if comparison.better else output / REJECTED
+    shutil.copytree(model, folder, dirs_exist_ok=True)
+    return folder
 
 
 def recipe_of(
@@ -202,26 +209,11 @@ def recipe_of(
     )
 
 
-def _claimed(output: Path, material: Material, config: AdaptationConfig) -> Path:
-    """Return the working folder, in an output folder that belongs to this corpus and config."""
+def _plan(material: Material, config: AdaptationConfig) -> dict[str, Any]:
+    """Return the identity of an adaptation: the corpus, and the config without its time."""
     asked = [[one.query, one.shown] for one in (*material.parts.training, *material.parts.test)]
     settings = {name: value for name, value in asdict(config).items() if name != "minutes"}
-    plan = {"config": settings, "corpus": digest(canonical_json({"asked": asked})).hex()}
-    path = output / PLAN
-    if (output / REPORT).exists():
-        raise ResumeError(f"{output} holds a finished adaptation. Name another folder, or delete that one.")
-    if path.exists():
-        if json.loads(path.read_text(encoding="utf-8")) != json.loads(canonical_json(plan)):
-            raise ResumeError(
-                f"{output} holds an adaptation to another corpus or with other settings. Name another folder, or give "
-                "the settings given there to continue it."
-            )
-    elif output.is_dir() and any(output.iterdir()):
-        raise ResumeError(f"{output}: expected a folder that is new or empty, found files in it. Name another folder.")
-    else:
-        output.mkdir(parents=True, exist_ok=True)
-        write_durably(path, canonical_json(plan).encode())
-    return output / WORK
+    return {"config": settings, "corpus": digest(canonical_json({"asked": asked})).hex()}
 
 
 def _scores_before(config: AdaptationConfig, material: Material) -> tuple[dict[str, Scores], float]:
@@ -275,7 +267,8 @@ def _finished(prepared: Prepared, recipe: TrainingConfig, work: Path, share: flo
     return folder
 
 
-def _updates(run: Path) -> int:
+def updates_of(run: Path) -> int:
+    """Return the number of updates of a run, resumed parts included."""
     with (run / LOG).open(encoding="utf-8") as file:
         return sum(bool(row["loss"]) for row in csv.DictReader(file))
 

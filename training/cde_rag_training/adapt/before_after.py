@@ -3,10 +3,10 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import SmallContextWarning, TruncationWarning
@@ -14,9 +14,10 @@ from cde_rag.evaluation.baselines import MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import score
-from cde_rag.evaluation.ranking import rank_vectors
+from cde_rag.evaluation.ranking import Ranking, rank_hybrid, rank_vectors
 from cde_rag.evaluation.report import MAIN_METRIC
 from cde_rag.models import CDEModel
+from cde_rag.search.fusion import Scored
 
 Scores = Float64[np.ndarray, " queries"]
 
@@ -28,15 +29,47 @@ def model_scores(model: CDEModel, data: RetrievalSet) -> Scores:
         model: Bound to a context of the corpus, seed 0.
         data: Documents and queries.
     """
+    queries, documents = _embedded(model, data)
+    return _scored(rank_vectors(queries, documents, data.corpus.ids, data.query_ids), data)
+
+
+class SearchScores(NamedTuple):
+    """Scores of a model's two kinds of search; NDCG@10 of each query."""
+
+    vectors: Scores
+    hybrid: Scores
+
+
+def search_scores(model: CDEModel, data: RetrievalSet, words: Sequence[Scored]) -> SearchScores:
+    """Return the scores by vectors, as `model_scores` has them, and in hybrid search.
+
+    Args:
+        model: Bound to a context of the corpus, seed 0.
+        data: Documents and queries.
+        words: Hits by BM25 for each query (`word_hits`).
+    """
+    queries, documents = _embedded(model, data)
+    names = data.corpus.ids, data.query_ids
+    return SearchScores(
+        _scored(rank_vectors(queries, documents, *names), data),
+        _scored(rank_hybrid(queries, documents, words, *names), data),
+    )
+
+
+def _scored(rankings: Sequence[Ranking], data: RetrievalSet) -> Scores:
+    return score(rankings, data.judgments)[MAIN_METRIC]
+
+
+def _embedded(
+    model: CDEModel, data: RetrievalSet
+) -> tuple[Float32[np.ndarray, "queries dim"], Float32[np.ndarray, "documents dim"]]:
     parents = data.corpus.parents if model.config.max_siblings else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallContextWarning)
         warnings.simplefilter("ignore", TruncationWarning)
         embedder = ContextualEmbedder.from_corpus(data.corpus.texts, model=model)
         documents = embedder.embed_documents(data.corpus.texts, parents=parents)
-        queries = embedder.embed_queries(data.queries)
-    rankings = rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
-    return score(rankings, data.judgments)[MAIN_METRIC]
+        return embedder.embed_queries(data.queries), documents
 
 
 def bm25_scores(data: RetrievalSet) -> Scores:
@@ -67,11 +100,12 @@ class BeforeAfter:
         start: Name of the start model.
         documents: Number of documents in the corpus.
         queries: Test queries of each kind.
-        ndcg: `start`, `adapted` and `bm25`.
+        ndcg: `start`, `adapted` and `bm25`; `start hybrid` and `adapted hybrid` if hybrid search was compared too.
         by_kind: The same for the queries of each kind.
         shares: Share of the training → NDCG@10 on the development part, which the share was chosen by.
         share: The one chosen.
-        difference: Adapted minus start, with the interval over queries drawn again.
+        difference: Adapted minus start, by vectors, with the interval over queries drawn again.
+        hybrid: The same in hybrid search; None if that was not compared.
     """
 
     start: str
@@ -82,11 +116,12 @@ class BeforeAfter:
     shares: Mapping[float, float]
     share: float
     difference: Difference
+    hybrid: Difference | None = None
 
     @property
     def better(self) -> bool:
-        """True if the lower end of the difference's interval is above zero."""
-        return self.difference.queries[0] > 0
+        """True if the lower end of the difference's interval is above zero, and hybrid search finds no less."""
+        return self.difference.queries[0] > 0 and (self.hybrid is None or self.hybrid.mean >= 0)
 
     @property
     def verdict(self) -> str:
@@ -96,6 +131,8 @@ class BeforeAfter:
         if self.better:
             return f"The adapted model is better on queries that it has not seen: {found}."
         reason = "it is worse" if self.difference.queries[1] < 0 else "the difference may be chance"
+        if self.hybrid is not None and self.difference.queries[0] > 0:
+            reason = f"hybrid search finds less, {100 * self.hybrid.mean:+.1f} points"
         return f"Keep your model ({self.start}): {reason} ({found})."
 
     def to_json(self) -> dict[str, Any]:
@@ -107,6 +144,8 @@ class BeforeAfter:
         kinds = list(self.queries) if len(self.queries) > 1 else []
         counts = ", ".join(f"{count:,} {kind}" for kind, count in self.queries.items())
         names = {"start": f"doing nothing: {self.start}", "adapted": f"adapted (share {self.share:g})", "bm25": "BM25"}
+        if self.hybrid is not None:
+            names |= {"start hybrid": "hybrid, doing nothing", "adapted hybrid": "hybrid, adapted"}
         width = max(map(len, names.values()))
         lines = [
             f"NDCG@10 × 100 over {self.documents:,} documents, on queries kept apart from training: {counts}",
@@ -132,12 +171,16 @@ def compared(
     Args:
         data: The test part.
         kinds: Kind of each query.
-        scores: Scores of `start`, `adapted` and `bm25`.
+        scores: Scores of `start`, `adapted` and `bm25`; of `start hybrid` and `adapted hybrid`, too, or of neither.
         start: Name of the start model.
         shares: Share of the training → NDCG@10 on the development part.
         share: The one chosen.
     """
     of_kind = np.array(kinds)
+
+    def difference(ours: str, theirs: str) -> Difference:
+        return compare([PairedQueries(scores[ours] - scores[theirs], data.blocks)])
+
     rows: dict[str, Int64[np.ndarray, " some"]] = {kind: np.flatnonzero(of_kind == kind) for kind in sorted(set(kinds))}
     return BeforeAfter(
         start=start,
@@ -150,5 +193,6 @@ def compared(
         },
         shares=shares,
         share=share,
-        difference=compare([PairedQueries(scores["adapted"] - scores["start"], data.blocks)]),
+        difference=difference("adapted", "start"),
+        hybrid=difference("adapted hybrid", "start hybrid") if "start hybrid" in scores else None,
     )

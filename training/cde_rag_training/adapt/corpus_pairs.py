@@ -12,7 +12,6 @@ from cde_rag_training.data.alternative_queries import KeywordQueries
 from cde_rag_training.data.pairs import Pair
 
 KINDS = {  # of a query; a section is asked for by the first that it gives ground for
-    "supplied": "a user's own query → the document",
     "title": "a title that only one text has → the text",
     "heading": "page: heading → the section",
     "sentence": "the first sentence → the rest",
@@ -51,7 +50,7 @@ class PairReport:
 
     Attributes:
         made: Pairs of each kind.
-        dropped: For each reason, how many sections (or supplied queries) make no pair.
+        dropped: For each reason, how many sections make no pair.
         examples: At most ten pairs, spread over the corpus.
     """
 

@@ -29,12 +29,11 @@ class Parts:
     test: list[Asked]
 
 
-def hold_out(asked: Sequence[Asked], *, only: str | None = None, seed: int) -> Parts:
+def hold_out(asked: Sequence[Asked], *, seed: int) -> Parts:
     """Split queries by parent, in an order that depends only on the parents' names and the seed.
 
     Args:
         asked: Queries for the sections of a corpus.
-        only: Kind of the held-out queries; others of the same parents are in no part. None: all kinds.
         seed: Random seed of the choice.
 
     Raises:
@@ -43,18 +42,14 @@ def hold_out(asked: Sequence[Asked], *, only: str | None = None, seed: int) -> P
     groups: dict[str, list[Asked]] = {}
     for one in asked:
         groups.setdefault(one.section.parent, []).append(one)
-    wanted = sum(only in (None, one.kind) for one in asked)
-    left = {"test": min(round(TEST[0] * wanted), TEST[1])}
-    left["development"] = min(round(DEVELOPMENT[0] * wanted), DEVELOPMENT[1])
+    left = {"test": min(round(TEST[0] * len(asked)), TEST[1])}
+    left["development"] = min(round(DEVELOPMENT[0] * len(asked)), DEVELOPMENT[1])
     parts: dict[str, list[Asked]] = {"training": [], "development": [], "test": []}
     for parent in sorted(groups, key=lambda name: place_of(name, seed)):
-        counted = [one for one in groups[parent] if only in (None, one.kind)]
-        part = next((name for name, places in left.items() if counted and places > 0), None)
-        if part is None:
-            parts["training"] += groups[parent]
-        else:
-            parts[part] += counted
-            left[part] -= len(counted)
+        part = next((name for name, places in left.items() if places > 0), "training")
+        parts[part] += groups[parent]
+        if part in left:
+            left[part] -= len(groups[parent])
     seen = set[str]()
     for name in ("test", "development", "training"):
         parts[name] = [one for one in parts[name] if one.query.lower() not in seen]

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cde_rag.records import Record, embedded_text, parent_of
+from cde_rag.records import Record, parent_of
 
 _HEADING = re.compile(r"#{1,6}[ \t]+(\S.*?)[ \t#]*")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
@@ -54,19 +54,8 @@ def sections(records: Iterable[Record], *, parent_key: str | None) -> Iterator[S
                 title=record.title,
                 heading=heading,
                 text=text,
-                parent=_parent(record, parent_key),
+                parent=parent_name(record, parent_key),
             )
-
-
-def whole_records(records: Iterable[Record], *, parent_key: str | None) -> Iterator[Section]:
-    """Yield each record as one section, with the text that a collection embeds: title and text.
-
-    Args:
-        records: Records of a corpus.
-        parent_key: Metadata key of the parent.
-    """
-    for record in records:
-        yield Section(record.id, record.id, "", "", embedded_text(record), _parent(record, parent_key))
 
 
 def sampled(records: Iterable[Record], *, parent_key: str | None, limit: int, seed: int) -> Iterator[Record]:
@@ -80,7 +69,7 @@ def sampled(records: Iterable[Record], *, parent_key: str | None, limit: int, se
     """
     count = sum(1 for _ in records)
     for record in records:
-        if count <= limit or place_of(_parent(record, parent_key), seed) * count < limit:
+        if count <= limit or place_of(parent_name(record, parent_key), seed) * count < limit:
             yield record
 
 
@@ -89,7 +78,8 @@ def place_of(parent: str, seed: int) -> float:
     return int.from_bytes(hashlib.sha256(f"{seed}:{parent}".encode()).digest()[:8], "big") / 2**64
 
 
-def _parent(record: Record, parent_key: str | None) -> str:
+def parent_name(record: Record, parent_key: str | None) -> str:
+    """Return the name of a record's page: its parent, else its title, else its id."""
     parent = parent_of(record, parent_key)
     return str(parent) if parent is not None else record.title or record.id
 

@@ -144,6 +144,46 @@ def interpolate_models(
     return folder
 
 
+def merge_models(start: str, trained: Sequence[Path], folder: Path, *, share: float, name: str = "") -> Path:
+    """Write the model on the way from a start to the mean of several trainings, in all tensors.
+
+    `interpolate_models` leaves context path and gates as trained, since they are new in the models that it is for. Here
+    the start is a finished model: with share 0 it is written again.
+
+    Args:
+        start: A bundled model, or a folder.
+        trained: Folders of models that were trained from it.
+        folder: Folder of the new model.
+        share: From the start (0) to the mean (1).
+        name: Name of the new model; by default the folder's.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ModelError: There is no such model.
+
+    Source: Wortsman et al. 2022 (WiSE-FT, model soups).
+    """
+    begun = load_start(StartConfig(model=start), seed=0).network.state_dict()
+    networks = [_trained(each) for each in trained]
+    network, tokenizer = networks[0]
+    mean = average([each.state_dict() for each, _ in networks])
+    network.load_state_dict(
+        {
+            name: torch.lerp(begun[name].float(), value.float(), share) if value.is_floating_point() else value
+            for name, value in mean.items()
+        }
+    )
+    if isinstance(network, TwoStage):
+        network.config = replace(network.config, name=name or folder.name)
+        checkpoints.write(folder, network, tokenizer.serialised)
+    else:
+        network.config = replace(network.config, name=name or folder.name)
+        checkpoint.write(folder, network, tokenizer.serialised)
+    return folder
+
+
 def _trained(folder: Path) -> tuple[TwoStage | TwoWay, TextTokenizer]:
     if not (folder / checkpoints.CONFIG).is_file():
         raise ModelError(f"{folder}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")

@@ -154,7 +154,7 @@ def read_corpus(folder: Path, site: Site) -> QuestionCorpus:
     if path is None:
         raise CorpusError(f"{folder}: no {QUESTIONS} in it.")
     with opened(path) as file:
-        for where, row in _checked(jsonl_rows(file, str(path)), _question):
+        for where, row in _checked(jsonl_rows(file, str(path)), question_of):
             question = row if row.id else replace(row, id=f"{site.name}-{len(questions) + 1:03d}")
             if question.id in questions:
                 raise CorpusError(f"{where}: the id {question.id!r} came before. Give each question its own.")
@@ -239,6 +239,24 @@ def site_of(row: Mapping[str, Any], name: str) -> Site:
     return site
 
 
+def question_of(row: Mapping[str, Any]) -> UserQuestion:
+    """Return a question from a line's fields; its id is empty if it has none.
+
+    Raises:
+        UnusableError: A field is missing, or of another form.
+    """
+    given = row.get("answers")
+    if not isinstance(given, list) or not given:
+        raise UnusableError("expected a list of answers, each with page and quote, in 'answers'")
+    answers: list[Answer] = []
+    for one in cast("list[object]", given):
+        if not isinstance(one, Mapping):
+            raise UnusableError(f"expected an object with page and quote for each answer, found {kind(one)}")
+        answer = cast("Mapping[str, Any]", one)
+        answers.append(Answer(string(answer, "page"), string(answer, "quote")))
+    return UserQuestion(string(row, "id", ""), string(row, "question").strip(), string(row, "kind", ""), tuple(answers))
+
+
 def _checked(
     rows: Iterator[tuple[str, Callable[[], Mapping[str, Any]]]], convert: Callable[[Mapping[str, Any]], Any]
 ) -> Iterator[tuple[str, Any]]:
@@ -252,16 +270,3 @@ def _checked(
 
 def _page(row: Mapping[str, Any]) -> tuple[str, str]:
     return string(row, "path"), string(row, "text", "")
-
-
-def _question(row: Mapping[str, Any]) -> UserQuestion:
-    given = row.get("answers")
-    if not isinstance(given, list) or not given:
-        raise UnusableError("expected a list of answers, each with page and quote, in 'answers'")
-    answers: list[Answer] = []
-    for one in cast("list[object]", given):
-        if not isinstance(one, Mapping):
-            raise UnusableError(f"expected an object with page and quote for each answer, found {kind(one)}")
-        answer = cast("Mapping[str, Any]", one)
-        answers.append(Answer(string(answer, "page"), string(answer, "quote")))
-    return UserQuestion(string(row, "id", ""), string(row, "question").strip(), string(row, "kind", ""), tuple(answers))
