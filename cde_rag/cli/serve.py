@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -287,6 +288,7 @@ def mcp(paths: Collections, model: ModelOption = None) -> None:
     collections, contexts = opened(paths, model)
     if contexts:
         raise CDEError("mcp searches, and a context holds no documents. Name collections.")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own would wait for a line of the client
     try:
         mcp_server(collections).run()
     finally:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -56,11 +57,11 @@ class DenseRetriever:
             ContextMismatchError: The active Context was made by a model that cannot be found under its name.
             StoreError: Another generation was activated during every attempt.
         """
-
-        def search(vectors: Float32[np.ndarray, "queries dim"], space: str) -> list[list[Hit]]:
-            return self.store.search(vectors, limit, fingerprint=space, where=where)
-
-        return _followed(self.active, queries, search)
+        return _followed(
+            self.active,
+            queries,
+            lambda vectors, space: self.store.search(vectors, limit, fingerprint=space, where=where),
+        )
 
 
 @dataclass(frozen=True)
@@ -113,24 +114,30 @@ class HybridRetriever:
         Warns:
             TextIndexWarning: The store has no text index: these are the hits by vectors alone.
         """
+        return _followed(self.active, queries, partial(self._search, queries, limit, where))
 
-        def search(vectors: Float32[np.ndarray, "queries dim"], space: str) -> list[list[Hit]]:
-            def fused(state: StoreState) -> list[list[Hit]]:
-                near = state.nearest(vectors, self.candidates, fingerprint=space, where=where)
-                written = state.matching(queries, self.candidates, where=where)
-                return [state.hits(self._fused(*sides)[:limit]) for sides in zip(near, written, strict=True)]
+    def _search(
+        self,
+        queries: Sequence[str],
+        limit: int,
+        where: Mapping[str, Any] | None,
+        vectors: Float32[np.ndarray, "queries dim"],
+        space: str,
+    ) -> list[list[Hit]]:
+        def fused(state: StoreState) -> list[list[Hit]]:
+            near = state.nearest(vectors, self.candidates, fingerprint=space, where=where)
+            written = state.matching(queries, self.candidates, where=where)
+            return [state.hits(self._fused(*sides)[:limit]) for sides in zip(near, written, strict=True)]
 
-            try:
-                return self.store.read(fused)
-            except TextIndexError:
-                warn_user(
-                    "This collection has no text index: it is searched by vectors alone. Add one with `cde-rag "
-                    'reindex`, which embeds nothing, or write by="vectors".',
-                    TextIndexWarning,
-                )
-                return self.store.search(vectors, limit, fingerprint=space, where=where)
-
-        return _followed(self.active, queries, search)
+        try:
+            return self.store.read(fused)
+        except TextIndexError:
+            warn_user(
+                "This collection has no text index: it is searched by vectors alone. Add one with `cde-rag "
+                'reindex`, which embeds nothing, or write by="vectors".',
+                TextIndexWarning,
+            )
+            return self.store.search(vectors, limit, fingerprint=space, where=where)
 
     def _fused(self, vectors: Sequence[Found], words: Sequence[Found]) -> list[Found]:
         read = {found.key: found.record for found in (*words, *vectors) if found.record is not None}

@@ -1,9 +1,12 @@
 """MCP server: collections as tools of coding agents and chat programs, over stdio."""
 
+import io
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Annotated, Any, Final, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Final, ParamSpec, TypeGuard, TypeVar, cast
 
 import anyio
 from mcp.server import MCPServer
@@ -11,8 +14,17 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.stdio import stdio_server
+from mcp.shared._stream_protocols import WriteStream
 from mcp.shared.message import SessionMessage
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, ToolAnnotations
+from mcp_types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    ToolAnnotations,
+    jsonrpc_message_adapter,
+)
 from pydantic import Field, ValidationError
 
 from cde_rag._version import __version__
@@ -115,37 +127,67 @@ class StdioServer(MCPServer[Any]):
 
     async def run_stdio_async(self) -> None:
         """Serve until the client closes the input."""
+        lines = anyio.wrap_file(os.fdopen(os.dup(sys.stdin.fileno()), "rb", closefd=False))
         send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
-        async with stdio_server() as (lines, answers), anyio.create_task_group() as group:
 
-            async def forward() -> None:
-                async with send:
-                    async for item in lines:
-                        if isinstance(item, Exception):
-                            await answers.send(SessionMessage(_unreadable(item)))
-                        else:
-                            await send.send(item)
+        async def read(answers: WriteStream[SessionMessage]) -> None:
+            async with send:
+                async for line in lines:
+                    try:
+                        message = _message(line)
+                    except _UnreadableError as error:
+                        await answers.send(SessionMessage(error.answer))
+                    else:
+                        await send.send(SessionMessage(message))
 
-            group.start_soon(forward)
+        nothing = anyio.wrap_file(io.StringIO())  # the SDK would drop what it cannot read
+        async with stdio_server(stdin=nothing) as (_, answers), anyio.create_task_group() as group:
+            group.start_soon(read, answers)
             await self._lowlevel_server.run(receive, answers, self._lowlevel_server.create_initialization_options())
 
 
-def _unreadable(error: Exception) -> JSONRPCError:
-    """Return the answer to a line that is no JSON-RPC message, with the id of its request if that can be read."""
-    line = error.errors()[0]["input"] if isinstance(error, ValidationError) else None
-    code, id_, reason = PARSE_ERROR, None, "it is no JSON"
+class _UnreadableError(Exception):
+    """A line that is no JSON-RPC message, and the answer to it."""
+
+    def __init__(self, code: int, reason: str, id_: str | int | None = None) -> None:
+        message = f"The message cannot be read: {reason}. Mend it, and send it again."
+        self.answer = JSONRPCError(jsonrpc="2.0", id=id_, error=ErrorData(code=code, message=message))
+        super().__init__(message)
+
+
+def _message(line: bytes) -> JSONRPCMessage:
+    """Return the message of a line.
+
+    Raises:
+        _UnreadableError: There is none; its answer has the id of the request if that can be read.
+    """
     try:
-        message = json.loads(line) if isinstance(line, str) else line
-        named = cast(dict[str, object], message).get("id") if isinstance(message, dict) else None
-        id_ = named if isinstance(named, str | int) else None
+        message: object = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise _UnreadableError(PARSE_ERROR, "it is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise _UnreadableError(PARSE_ERROR, "it is no JSON") from None
+    fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
+    id_ = fields.get("id")
+    known = id_ if _is_id(id_) and not fields.keys() & {"result", "error"} else None
+    try:
         json.dumps(message, ensure_ascii=False).encode()
-        code, reason = INVALID_REQUEST, "it is no JSON-RPC message"
     except UnicodeEncodeError:
         reason = "a lone surrogate, such as \\ud800, stands for half of a character, and is no text"
-    except (ValueError, RecursionError):
-        pass
-    answer = ErrorData(code=code, message=f"The message cannot be read: {reason}. Mend it, and send it again.")
-    return JSONRPCError(jsonrpc="2.0", id=id_, error=answer)
+        raise _UnreadableError(PARSE_ERROR, reason, known) from None
+    if "method" in fields and "id" in fields and not _is_id(id_):  # the SDK would take it for a notification
+        raise _UnreadableError(INVALID_REQUEST, "the id of a request is a string or a whole number")
+    try:
+        return jsonrpc_message_adapter.validate_python(message, by_name=False)
+    except ValidationError:
+        raise _UnreadableError(INVALID_REQUEST, "it is no JSON-RPC message", known) from None
+
+
+def _is_id(found: object) -> TypeGuard[str | int]:
+    """Whether a value can be the id of a request and of its answer."""
+    if isinstance(found, str):
+        return not any("\ud800" <= character <= "\udfff" for character in found)
+    return isinstance(found, int) and not isinstance(found, bool)
 
 
 def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:

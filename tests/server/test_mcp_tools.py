@@ -1,11 +1,13 @@
 """`cde-rag mcp` in a process of its own, used by the client of the official SDK."""
 
+import codecs
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -101,7 +103,8 @@ async def test_a_wrong_call_is_told_to_the_agent(papers: Path) -> None:
 
 
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "lines", "version": "1"}}
-LINES: list[tuple[str, Any, str]] = [  # with the id and the beginning of the answer's message
+IDS = "the id of a request is a string or a whole number"
+LINES: list[tuple[str | bytes, Any, str]] = [  # with the id and the beginning of the answer's message
     (
         json.dumps({"id": 2, "method": "tools/call", "params": {"arguments": {"query": "\ud800"}}}),
         2,
@@ -113,37 +116,120 @@ LINES: list[tuple[str, Any, str]] = [  # with the id and the beginning of the an
     ("no json", None, "it is no JSON"),
     ('{"id": 4', None, "it is no JSON"),
     ("[" * 100_000, None, "it is no JSON"),
+    ("", None, "it is no JSON"),
+    (b'{"jsonrpc": "2.0", "id": 5, "method": "\xff"}', None, "it is not UTF-8"),
+    (json.dumps("text"), None, "it is no JSON-RPC message"),
+    (json.dumps([{"jsonrpc": "2.0", "id": 6, "method": "ping"}]), None, "it is no JSON-RPC message"),
+    (json.dumps({"jsonrpc": "1.0", "id": 7, "method": "ping"}), 7, "it is no JSON-RPC message"),
+    (json.dumps({"jsonrpc": "2.0", "id": 8, "method": 8}), 8, "it is no JSON-RPC message"),
+    (json.dumps({"jsonrpc": "2.0", "id": 10, "method": "tools/call", "params": "search"}), 10, "it is no JSON-RPC"),
+    (json.dumps({"jsonrpc": "2.0", "id": "\ud800", "method": "ping"}), None, "a lone surrogate"),
+    *(
+        (json.dumps({"jsonrpc": "2.0", "id": id_, "method": "ping"}), None, IDS)
+        for id_ in (None, True, 1.5, [1], {"id": 1})
+    ),
+    (json.dumps({"jsonrpc": "2.0", "id": 9, "error": "wrong"}), None, "it is no JSON-RPC message"),
+    (json.dumps({"jsonrpc": "2.0", "id": 9, "result": {"of": "\ud800"}}), None, "a lone surrogate"),
+]
+UNANSWERED = [
+    {"method": "notifications/nobody", "params": {}},
+    {"method": "notifications/cancelled", "params": {"requestId": 77}},
+    {"method": "notifications/cancelled", "params": {"requestId": {"no": "id"}}},
+    {"method": "notifications/progress"},
+    {"id": 9, "result": {}},  # of a request that the server never sent
+    {"id": None, "error": {"code": -32700, "message": "not understood"}},
 ]
 
 
-def test_a_line_that_cannot_be_read_is_answered(papers: Path) -> None:
-    """An agent would wait for its answer for ever; the next line is read."""
-    command = ["-c", "from cde_rag.cli import app; app()", "mcp", str(papers), "--model", str(papers.parent / "model")]
-    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-    last = {"jsonrpc": "2.0", "id": 9, "method": "tools/list"}
-    lines = [json.dumps(hello), *(line for line, _, _ in LINES), json.dumps(last)]
-    with subprocess.Popen(
-        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        killer = threading.Timer(120, server.kill)
-        killer.start()
-        server.stdin.write(f"{lines[0]}\n")
-        server.stdin.flush()
-        first = json.loads(server.stdout.readline())  # before the others, whose errors may overtake it
-        server.stdin.write("".join(f"{line}\n" for line in lines[1:]))
-        server.stdin.flush()
-        *answers, listed = (json.loads(server.stdout.readline()) for _ in lines[1:])
-        server.stdin.close()
-        assert server.wait(60) == 0
-        killer.cancel()
-    assert (first["id"], listed["id"], "result" in listed) == (1, 9, True)
-    for answer, (_, id_, reason) in zip(answers, LINES, strict=True):
-        assert (answer["id"], answer["error"]["message"].startswith(f"The message cannot be read: {reason}")) == (
-            id_,
-            True,
+class Lines:
+    """`cde-rag mcp` as a client without the SDK sees it; its first line has a byte order mark, as from PowerShell."""
+
+    def __init__(self, papers: Path) -> None:
+        model = str(papers.parent / "model")
+        command = [sys.executable, "-c", "from cde_rag.cli import app; app()", "mcp", str(papers), "--model", model]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
+        self._killer = threading.Timer(120, self.process.kill)
+        self._killer.start()
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        self.send(codecs.BOM_UTF8 + json.dumps(hello).encode())
+        assert self.read()["id"] == 1
+
+    def send(self, *lines: str | bytes) -> None:
+        """Write lines at once."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in lines))
+        self.process.stdin.flush()
+
+    def read(self) -> Any:
+        """Return the next answer."""
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> int:
+        """Close the input; returns the exit status, after the last answer."""
+        self.process.communicate()
+        self._killer.cancel()
+        return self.process.returncode
+
+
+@pytest.fixture
+def lines(papers: Path) -> Iterator[Lines]:
+    made = Lines(papers)
+    yield made
+    made.close()
+
+
+def test_a_line_that_cannot_be_read_is_answered(lines: Lines) -> None:
+    """An agent would wait for its answer for ever; the next line is read."""
+    unanswered = (json.dumps({"jsonrpc": "2.0", **message}) for message in UNANSWERED)
+    last = {"jsonrpc": "2.0", "id": 9, "method": "tools/list"}
+    lines.send(*unanswered, *(line for line, _, _ in LINES), json.dumps(last))
+    for line, id_, reason in LINES:
+        answer = lines.read()
+        assert answer["error"]["message"].startswith(f"The message cannot be read: {reason}"), line
+        assert answer["id"] == id_
+    listed = lines.read()
+    assert (listed["id"], "result" in listed) == (9, True)
+    assert lines.close() == 0
+
+
+def test_requests_at_once_and_cancelled_ones(lines: Lines) -> None:
+    """Each request that is not cancelled gets its own answer; one that is gets it or none. A client may leave then."""
+    calls = {
+        f"call {number}": {"name": "get", "arguments": {"ids": [f"r{number}"]}}
+        if number % 2
+        else {"name": "search", "arguments": {"query": f"river {number}", "where": {"year": 2000 + number}}}
+        for number in range(20)
+    }
+    cancelled = {
+        f"cancelled {number}": {"name": "search", "arguments": {"query": "bank " * 500}} for number in range(5)
+    }
+    requests = {**cancelled, **calls}
+    sent = [json.dumps({"jsonrpc": "2.0", "id": id_, "method": "tools/call", "params": each})
+            for id_, each in requests.items()]  # fmt: skip
+    cancels = [json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id_}})
+               for id_ in cancelled]  # fmt: skip
+    lines.send(*sent[:5], *cancels, *sent[5:])
+    found = dict[str, Any]()
+    while calls.keys() - found.keys():
+        answer = lines.read()
+        assert answer["id"] in requests
+        assert answer["id"] not in found
+        found[answer["id"]] = answer["result"]
+    for number in range(20):
+        assert [record["id"] for record in found[f"call {number}"]["structuredContent"]["result"]] == [f"r{number}"]
+    assert lines.process.stdin is not None
+    lines.process.stdin.write(f'{sent[0]}\n{{"jsonrpc": "2.0", "id": 2, "method": "tools/ca'.encode())
+    assert lines.close() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX")
+def test_an_interrupt_ends_the_server(lines: Lines) -> None:
+    """Also while it waits for a line, as on a terminal."""
+    lines.process.send_signal(signal.SIGINT)
+    assert lines.process.wait(60) == -signal.SIGINT
 
 
 def test_a_call_without_a_collection_is_told_which_there_are(papers: Path) -> None:

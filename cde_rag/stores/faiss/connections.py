@@ -162,8 +162,8 @@ class Connections:
             self._begin()
 
     @property
-    def _log_path(self) -> Path:
-        return _log_of(self.path)
+    def _log_path(self) -> str:
+        return _log_of(str(self.path))
 
     def _check_log(self) -> None:
         """Refuse a new file at the path next to the old file's log, which SQLite would read as the new one's."""
@@ -185,10 +185,11 @@ def copied_over(folder: Path) -> StoreError:
 
 def place_of(path: Path) -> FileIdentity | None:
     """Return the identity of the files at the path of a store's SQLite file; None if there is none."""
-    file = _stat(path)
+    name = str(path)  # as text, since every read comes here and a Path takes as long as the call of the system
+    file = _stat(name)
     if file is None:
         return None
-    marker, log = _stat(path.with_name(MARKER)), _stat(_log_of(path))
+    marker, log = _stat(name.removesuffix(path.name) + MARKER), _stat(_log_of(name))
     return FileIdentity(
         (file.st_dev, file.st_ino),
         None if marker is None else (marker.st_ino, marker.st_mtime_ns, marker.st_size),
@@ -198,18 +199,18 @@ def place_of(path: Path) -> FileIdentity | None:
     )
 
 
-def _log_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
+def _log_of(path: str) -> str:
+    return f"{path}-wal"
 
 
-def _inode(path: Path) -> int | None:
+def _inode(path: str) -> int | None:
     found = _stat(path)
     return None if found is None else found.st_ino
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
-        return path.stat()
+        return os.stat(path)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a NUL in the path
         return None
 

@@ -70,8 +70,8 @@ class FolderSession:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Settings of the collection."""
-        return self.manifest.settings
+        """Settings of the collection, as a copy that callers may change."""
+        return dict(self.manifest.settings)
 
     def view(self, generation: int | None = None) -> View:
         """Return a generation with its vectors (default: the active one)."""

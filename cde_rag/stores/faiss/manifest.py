@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,9 @@ class FaissManifest(StoredManifest[FaissGeneration]):
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode()
 
     @classmethod
+    @lru_cache(maxsize=64)  # every read of a store parses its manifest, which seldom changes
     def from_json(cls, data: bytes) -> "FaissManifest":
-        """Parse the output of `to_json`, whose checksum was verified before.
+        """Parse the output of `to_json`, whose checksum was verified before. Equal data share one manifest.
 
         Raises:
             StoreFormatError: It names a file outside the folder, as a forged manifest might.
