@@ -18,6 +18,7 @@ from tiny_run import start_folder
 
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.config import LossConfig
+from cde_rag_training.networks.interpolation import merge_models
 from cde_rag_training.questions.answer_passages import PagePassage
 from cde_rag_training.questions.answer_scores import JudgedPassages
 from cde_rag_training.questions.hard_negatives import HardNegativesConfig, hard_negatives
@@ -31,7 +32,6 @@ from lab.experiments.question_training import (
     VariantConfig,
     chosen_questions,
     gates,
-    merge,
     read_plan,
     taught,
 )
@@ -225,7 +225,7 @@ def test_a_merge_is_between_start_and_mean_in_all_tensors(tmp_path: Path) -> Non
     folders = [tmp_path / "trained-1", tmp_path / "trained-2"]
     begun, one, two = (checkpoints.read(each)[0].state_dict() for each in (start, *folders))
     for share in (0.0, 0.25, 1.0):
-        merge(str(start), folders, tmp_path / f"share-{share}", share=share)
+        merge_models(str(start), folders, tmp_path / f"share-{share}", share=share)
         found, _, _ = checkpoints.read(tmp_path / f"share-{share}")
         assert found.config.name == f"share-{share}"
         for name, value in found.state_dict().items():

@@ -11,8 +11,8 @@ def main() -> None:
     """Train contextual embedding models, and adapt one to a corpus of your own.
 
     \b
-    Your documents, and nothing else:
-      cde-rag-train adapt docs/ --output my-model          # ten minutes
+    Your documents, and questions about them (or nothing else):
+      cde-rag-train adapt docs/ --questions judged.zip --output my-model
       cde-rag index docs/ docs.faiss --model my-model
 
     \b
