@@ -3,8 +3,9 @@
 import random
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -21,7 +22,9 @@ from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.indexing import made_vectors
 from cde_rag.records import PartialRecord, Positions
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.store import Store
 
 TEXTS = [" ".join(random.Random(number).choices(WORDS, k=6)) for number in range(64)]
 
@@ -160,17 +163,24 @@ def test_a_passage_that_moves_to_another_parent_while_it_is_embedded(papers: Col
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("kind", ["folder", "qdrant"])
+@pytest.mark.parametrize("kind", ["folder", "qdrant", "postgres"])
 def test_a_field_that_was_not_given_keeps_what_another_call_wrote_meanwhile(
-    tmp_path: Path, embedder: Embedder, kind: str, at_once: bool
+    tmp_path: Path, request: pytest.FixtureRequest, embedder: Embedder, kind: str, at_once: bool
 ):
     """While "new" is embedded, another call changes the title, the metadata or the parent of the record, or deletes it.
 
-    The header in the title follows the metadata.
+    The header in the title follows the metadata. The other call is made on another object, as by another process.
     """
-    folder = tmp_path / "papers.faiss"
-    store = FaissStore(folder) if kind == "folder" else QdrantStore(QdrantClient(":memory:"), "papers")
-    with Collection.create(store, embedder, parent_key="page", headers=["section"]) as papers:
+    places: dict[str, Callable[[], Store]] = {
+        "folder": lambda: FaissStore(tmp_path / "papers.faiss"),
+        "qdrant": partial(QdrantStore, QdrantClient(":memory:"), "papers"),
+        "postgres": lambda: PgVectorStore(request.getfixturevalue("postgres"), f"writing_{at_once}".lower()),
+    }
+    store, another = places[kind](), places[kind]()
+    with (
+        Collection.create(store, embedder, parent_key="page", headers=["section"]) as papers,
+        Collection(another, embedder) as others,
+    ):
         before = [Record(id_, f"old {id_}", "river", {"page": "p", "section": "loan"}) for id_ in "abcd"]
         after = [
             Record("a", "old a", "bank", {"page": "p", "section": "loan"}),
@@ -189,8 +199,8 @@ def test_a_field_that_was_not_given_keeps_what_another_call_wrote_meanwhile(
 
         def begin(texts: Sequence[str]) -> None:
             if meanwhile.pop() if meanwhile else False:
-                papers.add_records(after)
-                papers.delete(["d"])
+                others.add_records(after)
+                others.delete(["d"])
 
         embedder.begin = begin  # type: ignore[method-assign]
         records = [PartialRecord(id_, f"new {id_}", kept=frozenset({"title", "metadata"})) for id_ in "abcde"]

@@ -48,8 +48,8 @@ class Collection(ProcessBound):
     With a `parent_key`, records with the same value of this metadata field are the passages of one parent, in order of
     insertion, and each is embedded with its siblings. If the passages of a parent change, those with other siblings
     than before are embedded again. (Two processes that change one parent at the same time may miss each other's
-    siblings; adding the parent again repairs that. If they change one record at the same time, the later write wins,
-    with the title and metadata that it read a moment before.)
+    siblings; adding the parent again repairs that. If they change one record of a Qdrant server at the same time, the
+    later write wins, with the title and metadata that it read a moment before; a folder and PostgreSQL keep both.)
 
     Args:
         store: Holds a collection already; see `create` and `open`.

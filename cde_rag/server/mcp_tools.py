@@ -14,7 +14,6 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.stdio import stdio_server
-from mcp.shared._stream_protocols import WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     INVALID_REQUEST,
@@ -128,21 +127,21 @@ class StdioServer(MCPServer[Any]):
     async def run_stdio_async(self) -> None:
         """Serve until the client closes the input."""
         lines = anyio.wrap_file(os.fdopen(os.dup(sys.stdin.fileno()), "rb", closefd=False))
-        send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
-
-        async def read(answers: WriteStream[SessionMessage]) -> None:
-            async with send:
-                async for line in lines:
-                    try:
-                        message = _message(line)
-                    except _UnreadableError as error:
-                        await answers.send(SessionMessage(error.answer))
-                    else:
-                        await send.send(SessionMessage(message))
-
         nothing = anyio.wrap_file(io.StringIO())  # the SDK would drop what it cannot read
+        send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
         async with stdio_server(stdin=nothing) as (_, answers), anyio.create_task_group() as group:
-            group.start_soon(read, answers)
+
+            async def read() -> None:
+                async with send:
+                    async for line in lines:
+                        try:
+                            message = _message(line)
+                        except _UnreadableError as error:
+                            await answers.send(SessionMessage(error.answer))
+                        else:
+                            await send.send(SessionMessage(message))
+
+            group.start_soon(read)
             await self._lowlevel_server.run(receive, answers, self._lowlevel_server.create_initialization_options())
 
 

@@ -134,7 +134,8 @@ class FunctionModel(PlainModel):
         """Return vectors by calls of `size` texts, each with a fixed text in addition if there is one."""
         prefix = self._prefixes[role]
         parts = [np.empty((0, self._dim or 0), np.float32)] if not texts else []
-        for start in tqdm(range(0, len(texts), size), unit="call", disable=not progress):
+        starts = range(0, len(texts), size)
+        for start in tqdm(starts, unit="call") if progress else starts:  # a hidden bar takes 20 µs
             given = [prefix + text for text in [*texts[start : start + size], *fixed]]
             found = self._checked(self._functions[role](given), len(given))
             if fixed:
