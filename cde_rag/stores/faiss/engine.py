@@ -71,7 +71,7 @@ class FolderSession:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Settings of the collection, as a copy that callers may change: sessions share a manifest that is unchanged."""
+        """Settings of the collection, as a copy that callers may change, since sessions share manifests."""
         return deepcopy(dict(self.manifest.settings))
 
     def view(self, generation: int | None = None) -> View:
