@@ -109,6 +109,8 @@ def test_old_names_work_and_say_the_new_ones(papers: Collection):
     record = Record("new", "a new river")
     with pytest.warns(DeprecationWarning, match=r"collection\.add_records\(records, dry_run=True\)$"):
         assert plan_records(papers, [record]) == papers.add_records([record], dry_run=True)
+    with pytest.warns(DeprecationWarning, match=r"collection\.add_records\(records, dry_run=True\)$"):
+        assert papers.plan([record]) == papers.add_records([record], dry_run=True)
     with pytest.warns(DeprecationWarning, match=r"audit\(sample=…\)$"):
         assert papers.verify(sample=4) == []
 

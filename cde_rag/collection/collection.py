@@ -830,6 +830,11 @@ class Collection(ProcessBound):
             lambda embedder: audit_collection(self.store, embedder, self.parent_key, sample=sample, seed=seed)
         )
 
+    def plan(self, records: Iterable[Record]) -> AddPlan:
+        """Deprecated: `add_records(records, dry_run=True)`."""
+        warn_of_old_name("collection.plan(records)", "collection.add_records(records, dry_run=True)")
+        return self.add_records(records, dry_run=True)
+
     def __repr__(self) -> str:
         return f"Collection({self.store!r}, {self._active.last!r})"
 

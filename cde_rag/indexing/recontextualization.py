@@ -328,7 +328,7 @@ def _target(
         asked = (options.device, options.dtype, options.runtime) if isinstance(model, str | Path) else ()
         new = _known(as_model(model, *asked), serving.context)
         if isinstance(model, ContextualEmbedder):
-            loaded = replace(loaded, mini_batch_size=model.mini_batch_size)
+            loaded = EmbedderOptions(mini_batch_size=model.mini_batch_size, pool=model.pool or loaded.pool)
         as_now = None if new.identity.is_plain else present.windows
         identity = contextual_identity(new, windows=as_now if windows is None else windows)
         _check(store, parent_key, new.dim, 0 if identity.is_plain else new.max_siblings)

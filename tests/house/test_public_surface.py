@@ -41,6 +41,7 @@ METHODS = [
     "import_",
     "inspect",
     "open",
+    "plan",  # of 0.2, deprecated
     "recontextualize",
     "reranked",
     "restore",

@@ -311,6 +311,16 @@ class StoreContract(TextContract):
         assert other.get(["a"]) == [row("a")]
         assert other.verify() == []
 
+    def test_settings_that_a_caller_changes_are_a_copy(self, place: Opener) -> None:
+        store = place()
+        store.create(dim=4, fingerprint=SPACE, context=b"context", settings={"headers": ["section"]})
+        for opened in (store, place(), store):
+            found: Any = opened.manifest().settings
+            assert found == {"headers": ["section"]}
+            found["headers"].append("forged")
+        store.update_settings({"weight": 1})
+        assert store.manifest().settings == {"headers": ["section"], "weight": 1}
+
     def test_a_replaced_record_keeps_its_place_and_a_deleted_one_does_not(self, store: Store) -> None:
         store.add([row("a"), row("b"), row("c")], EXACT[[0, 0, 0]], fingerprint=SPACE)
         store.add([row("b", "new")], EXACT[:1], fingerprint=SPACE)

@@ -16,6 +16,7 @@ from cde_rag.errors import FilterError, StoreFormatError
 from cde_rag.records import Record, Row
 from cde_rag.stores.filters import matches
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreState
 from cde_rag.stores.text_analysis import ANALYZER, IDENTIFIERS, NEWEST, PORTER, analyzer_of
 
 SPACE = "a1" * 32
@@ -136,6 +137,18 @@ class TextContract:
         store.add(rows, vectors(3), fingerprint=SPACE)
         store.index_texts()
         assert_found(store, rows, "bank", 5, self.word_scores)
+        assert store.verify() == []
+
+    def test_words_can_be_made_anew_where_records_were_written(self, place: Callable[[], Store]) -> None:
+        store = place()
+        store.create(dim=4, fingerprint=SPACE, context=b"context", settings={ANALYZER: PORTER.name})
+
+        def write(state: StoreState) -> None:
+            state.add([row("a", "create_path")], vectors(1), fingerprint=SPACE)
+            state.index_texts()
+
+        store.write(write)
+        assert [hit.id for hit in store.search_text(["path"], 3)[0]] == ["a"]
         assert store.verify() == []
 
     def test_parts_of_identifiers_are_terms(self, place: Callable[[], Store]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,8 +71,8 @@ class FolderSession:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Settings of the collection, as a copy that callers may change."""
-        return dict(self.manifest.settings)
+        """Settings of the collection, as a copy that callers may change, since sessions share manifests."""
+        return deepcopy(dict(self.manifest.settings))
 
     def view(self, generation: int | None = None) -> View:
         """Return a generation with its vectors (default: the active one)."""
@@ -219,7 +220,7 @@ class FolderSession:
         """Rebuild the FTS5 table of all records with the newest analyzer."""
         self.put_settings(with_newest(self.settings))
         self.records.put_manifest(self.manifest)
-        self.records.fts_index.rebuild()
+        self.records.index_words()
 
     def begin(self, fingerprint: str, context: bytes) -> int:
         """Add a generation, whose Context is on the disk first."""

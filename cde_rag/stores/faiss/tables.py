@@ -88,6 +88,11 @@ class Records:
             "INSERT INTO manifest (json, checksum) VALUES (?, ?)", (data.decode(), checksum_of(data))
         )
 
+    def index_words(self) -> None:
+        """Make the full-text index anew, with the analyzer that the manifest has by now."""
+        vars(self).pop("fts_index", None)
+        self.fts_index.rebuild()
+
     def known_positions(self, ids: Iterable[str]) -> dict[str, int]:
         """Return the positions of those ids that records have, by id."""
         known, remaining = dict[str, int](), iter(encodable_ids(ids))
