@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -28,7 +29,7 @@ OPTIONS = ["-q", "-p", "no:cacheprovider", "-m", "not slow and not mutations and
 OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins of this process, which have no assertions
 FEW = 5  # examples of one property while lines are recorded; a mutant meets all of them
 MEMORY = 6 << 30  # bytes that a mutant may take
-SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: servers that a test leaves behind become ours to end
+PARENTS_END, SUBREAPER = 1, 36  # of prctl: a child ends with its parent; servers that a test leaves are ours to end
 
 
 class TestNotes:
@@ -142,6 +143,7 @@ def forked(request: dict[str, Any]) -> dict[str, Any]:
         if not child:
             try:
                 os.setsid()
+                ctypes.CDLL(None).prctl(PARENTS_END, signal.SIGKILL)
                 limit = int(request["seconds"])
                 resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
                 resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
@@ -153,7 +155,7 @@ def forked(request: dict[str, Any]) -> dict[str, Any]:
         patience = time.monotonic() + request["patience"]
         while not os.waitpid(child, os.WNOHANG)[0]:
             if time.monotonic() > patience:
-                os.kill(child, 9)
+                os.kill(child, signal.SIGKILL)
             time.sleep(0.02)
         end_others()
         return json.loads(answer.read() or '{"status": -1}')  # -1: it reached a limit
