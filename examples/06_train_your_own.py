@@ -44,7 +44,7 @@ print(sum(1 for _ in reader), "passages")
 # passage.
 
 # %%
-corpus = material(reader, MaterialConfig(), parent_key=reader.fields.parent, queries=None, name="reference")
+corpus = material(reader, MaterialConfig(), parent_key=reader.fields.parent, name="reference")
 print("made:", corpus.pairs.made)
 print("dropped:", corpus.pairs.dropped)
 for one in corpus.pairs.examples[:6]:

@@ -510,6 +510,7 @@ def test_a_deleted_text_leaves_no_plain_vector_of_another_generation(
     of_words.close()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_a_run_refuses_a_dry_run_refuses(
     of_words: Collection, plain: ContextualEmbedder, papers: Collection, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_stray_norm_of_old_checkpoints_is_tolerated(folder):
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")  # beartype looks at one tensor of all
 def test_tensors_are_those_of_the_config(folder, change, message):
     rewrite(folder, change)
     with pytest.raises(ModelError, match=message):
