@@ -455,6 +455,10 @@ def test_a_move_to_an_embedders_model_keeps_its_batch_size_and_its_vectors(
         assert sorted(asked) == sorted(TEXTS)
         assert of_words.embedder.options.mini_batch_size == 4
         assert service.called_for(lambda: of_words.recontextualize(seed=1, context_size=10)) == []
+    with ProcessPool(1) as pool:
+        of_words.recontextualize(model=plain.with_pool(pool), seed=2, context_size=10)
+        of_words.recontextualize(model=plain, seed=3, context_size=10)
+        assert of_words.embedder.options.pool is pool
 
 
 def ended(_: Progress) -> None:

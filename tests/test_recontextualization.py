@@ -222,6 +222,28 @@ def test_what_changes_meanwhile_is_right_afterwards(papers: Collection, tmp_path
     assert_as_if_built(papers, tmp_path / "fresh")
 
 
+@pytest.mark.parametrize("call", [1, 4, 8])
+def test_what_changes_while_it_is_embedded_is_embedded_again(
+    papers: Collection, tmp_path: Path, tiny_model: CDEModel, call: int
+):
+    """Rows are read with their siblings well before their vectors are written."""
+    other, serving, embed = opened(papers, tiny_model), papers.embedder.fingerprint, ContextualEmbedder.embed_passages
+    change, calls = changing(other, 1), list[int]()
+
+    def meanwhile(self: ContextualEmbedder, *given: Any, **named: Any) -> Any:
+        if self.fingerprint != serving:
+            calls.append(1)
+            if len(calls) == call:
+                change(Progress(1, 30, 0.0))
+        return embed(self, *given, **named)
+
+    with mock.patch.object(ContextualEmbedder, "embed_passages", meanwhile):
+        report = move(papers)
+    assert report.embedded >= report.documents == 33  # those that the switch embeds count, too
+    assert {record.id: record.text for record in papers.scroll()}["0-25"] == "flood of credit"
+    assert_as_if_built(papers, tmp_path / "fresh")
+
+
 class KilledError(Exception):
     pass
 

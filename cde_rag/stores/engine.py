@@ -198,7 +198,10 @@ class Session(Protocol):
         ...
 
     def begin(self, fingerprint: str, context: bytes) -> int:
-        """Add an empty, inactive generation; return its number, one above the last that there ever was."""
+        """Add an empty, inactive generation; return its number, one above the last that there ever was.
+
+        No other generation has the fingerprint; a dropped one may have had it.
+        """
         ...
 
     def activate(self, generation: int) -> None:

@@ -250,10 +250,18 @@ class StoreCalls(ProcessBound):
         return self._read(read)
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
-        """Create another, empty, inactive generation; return its number."""
+        """Create another, empty, inactive generation; return its number.
+
+        Raises:
+            StoreError: There is a generation of that fingerprint.
+        """
 
         def write(session: Session) -> int:
             self._leased.check_run(session.run)
+            for state in session.manifest.generations:
+                if state.fingerprint == fingerprint:
+                    hint = "One of the same space needs no other vectors: drop it, or activate it."
+                    raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
             number = session.begin(fingerprint, context)
             self._leased.check(session.manifest.generation(number))
             return number

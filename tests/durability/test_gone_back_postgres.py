@@ -176,12 +176,12 @@ def test_a_restored_folder_of_the_server(own_postgres: OwnPostgres) -> None:
     collection.recontextualize(embedder=stub(1))
     collection.search(QUERY)
     with store.lease():
-        number = store.create_generation(fingerprint=stub(0).fingerprint, context=b"context")
+        number = store.create_generation(fingerprint=stub(3).fingerprint, context=b"context")
         own_postgres.go_back()
         other = PgVectorStore(own_postgres.address, "papers")
         opened(other).recontextualize(embedder=stub(2))
         with pytest.raises(StoreError, match="went back to an earlier state"):
-            store.add_to_generation(number, [], [], stub(0).embed_queries([]))
+            store.add_to_generation(number, [], [], stub(3).embed_queries([]))
     assert collection.search(QUERY) == opened(other).search(QUERY)
     assert check_sound(store)[1] == 2
     store.close()

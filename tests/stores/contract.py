@@ -460,6 +460,14 @@ class StoreContract(TextContract):
         assert store.create_generation(fingerprint=OTHER, context=b"other") == number + 1
         assert store.verify() == []
 
+    def test_a_generation_needs_a_new_fingerprint(self, store: Store) -> None:
+        number = store.create_generation(fingerprint=OTHER, context=b"other")
+        for fingerprint, taken in ((SPACE, 1), (OTHER, number)):
+            with pytest.raises(StoreError, match=f"found that of generation {taken}"):
+                store.create_generation(fingerprint=fingerprint, context=b"again")
+        store.drop(number)
+        assert store.create_generation(fingerprint=OTHER, context=b"other") == number + 1
+
     def test_a_new_text_has_no_vector_in_other_generations(self, store: Store) -> None:
         store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
         number = store.create_generation(fingerprint=OTHER, context=b"other")

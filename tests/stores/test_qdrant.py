@@ -294,11 +294,6 @@ def test_vectors_of_another_size_are_in_the_way(client: QdrantClient) -> None:
         created(lambda: QdrantStore(client, "papers"))
 
 
-def test_a_generation_needs_a_new_fingerprint(store: Store) -> None:
-    with pytest.raises(StoreError, match="generation 1"):
-        store.create_generation(fingerprint=SPACE, context=b"other")
-
-
 # Damage
 
 

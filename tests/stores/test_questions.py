@@ -20,6 +20,7 @@ from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.search import View
 from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.store_calls import StoreState
 
 BOUNDS = {  # of `add`: of a record with a parent, and of one that is there already
     "folder": (2, 1),
@@ -134,3 +135,18 @@ def test_hybrid_search_reads_the_records_that_it_returns(tmp_path: Path) -> None
         found = papers.searcher("hybrid").search("passage 7", 5)
     assert len(found) == 5
     assert sum(read) == 5
+
+
+def test_candidates_of_a_hybrid_search_come_without_their_records(asked: tuple[str, Collection, Counting]) -> None:
+    _, papers, _ = asked
+    found, hits = list[Any](), StoreState.hits
+
+    def noting(self: StoreState, some: Any) -> Any:
+        found.extend(some)
+        return hits(self, some)
+
+    with mock.patch.object(StoreState, "hits", noting):
+        assert len(papers.search("passage 1", 2, where={"parent": "book"})) == 2
+        assert len(papers.search_groups("passage 1", 1, group_by="parent")) == 1
+    assert len(found) > 2
+    assert [each.record for each in found] == [None] * len(found)

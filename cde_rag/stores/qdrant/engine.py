@@ -132,7 +132,7 @@ class QdrantSession(PointSession):
         """Add a generation.
 
         Raises:
-            StoreError: There is one of that fingerprint, or the server is older than 1.18.
+            StoreError: The server is older than 1.18.
         """
         with self._writing():
             self._manifest = generations.begin(self._points, self._manifest, fingerprint, context)

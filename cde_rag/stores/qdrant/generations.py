@@ -101,13 +101,9 @@ def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, cont
 
     Raises:
         ChangedMeanwhileError: Another run changed the manifest.
-        StoreError: There is one of that fingerprint, or the server refused it.
+        StoreError: The server refused it.
     """
     manifest = _sweep(points, manifest)
-    for state in manifest.generations:
-        if state.fingerprint == fingerprint:
-            hint = "One of the same space needs no other vectors."
-            raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
     new = _state(manifest.last + 1, fingerprint, context, new_run())
     manifest = _advanced(points, manifest, leftover=(new.key,))
     params = index.vector_params(points.client, points.collection)

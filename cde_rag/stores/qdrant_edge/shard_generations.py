@@ -62,15 +62,7 @@ def first(
 
 
 def new_generation(folder: Path, manifest: PointsManifest, fingerprint: str, context: bytes) -> PointsManifest:
-    """Return the manifest with another generation, whose context is written.
-
-    Raises:
-        StoreError: There is a generation of that fingerprint.
-    """
-    for state in manifest.generations:
-        if state.fingerprint == fingerprint:
-            hint = "One of the same space needs no other vectors."
-            raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
+    """Return the manifest with another generation, whose context is written."""
     new = _written(folder, manifest.last + 1, fingerprint, context)
     return dataclasses.replace(manifest, last=new.number, generations=(*manifest.generations, new))
 
