@@ -88,7 +88,7 @@ def test_another_parent_key_or_none(
 
 
 @pytest.mark.parametrize(
-    ("texts", "more"),
+    ("given", "more"),
     [
         (["a", " "], {}),
         (["a", "b"], {"metadatas": [{}]}),
@@ -98,11 +98,11 @@ def test_another_parent_key_or_none(
     ],
 )
 def test_a_refused_call_makes_no_collection(
-    texts: list[str], more: dict[str, Any], embeddings: CDEEmbeddings, tmp_path: Path
+    given: list[str], more: dict[str, Any], embeddings: CDEEmbeddings, tmp_path: Path
 ) -> None:
     """An empty one would refuse the right call."""
     with pytest.raises(CorpusError):
-        CDEVectorStore.from_texts(texts, embeddings, store=tmp_path / "c.faiss", **more)
+        CDEVectorStore.from_texts(given, embeddings, store=tmp_path / "c.faiss", **more)
     assert CDEVectorStore.from_texts(["a"], embeddings, store=tmp_path / "c.faiss").collection.count() == 1
 
 
