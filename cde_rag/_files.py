@@ -45,7 +45,7 @@ def user_path(place: str | Path) -> Path:
 
 
 def given_path(place: str | Path, name: str, error: type[CDEError] = StoreError) -> Path:
-    """Return the path that a user names as an argument; an empty one, often of an unset variable, is refused.
+    """Return the path that a user names as an argument; an empty or blank one, often of unset variables, is refused.
 
     Args:
         place: Argument of the caller.
@@ -53,9 +53,9 @@ def given_path(place: str | Path, name: str, error: type[CDEError] = StoreError)
         error: Class of the error.
 
     Raises:
-        CDEError: `place` is an empty string, which would be the present folder; of the class `error`.
+        CDEError: `place` is an empty string, which would be the present folder, or a blank one; of the class `error`.
     """
-    if place == "":
+    if isinstance(place, str) and not place.strip():
         raise error(f"{name} is an empty path. Is a variable unset? (The present folder is '.'.)")
     return user_path(place)
 

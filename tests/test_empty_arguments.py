@@ -8,13 +8,14 @@ import pytest
 from qdrant_client import QdrantClient
 from typer.testing import CliRunner
 
-from cde_rag import Collection
+from cde_rag import Collection, Context
 from cde_rag.cli import app
 from cde_rag.embedders.active import loaded
-from cde_rag.errors import CorpusError, FilterError, ModelError, StoreError
+from cde_rag.errors import ContextError, CorpusError, FilterError, ModelError, StoreError
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.harness import evaluate
 from cde_rag.models import CDEModel
+from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.readers import Fields, RecordReader
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.kinds import store_at, tenants_at
@@ -49,13 +50,21 @@ PATHS: list[Callable[[Collection], Any]] = [
     lambda papers: RecordReader("x.txt", ""),
     lambda papers: read_beir(""),
     lambda papers: evaluate([""]),
+    lambda papers: papers.export(""),
+    lambda papers: Collection.import_("", papers.store),
+    lambda papers: papers.embedder.context.save(""),
+    lambda papers: Context.load(""),
+    lambda papers: PlainVectors(""),
+    lambda papers: Collection.create(" ", papers.embedder),  # "$A $B" of two unset variables
+    lambda papers: RecordReader("x.txt", "\t"),
+    lambda papers: papers.export(" "),
 ]
 
 
 @pytest.mark.parametrize("call", PATHS)
 def test_an_empty_path_is_not_the_present_folder(call: Callable[[Collection], Any], papers: Collection):
     Path("x.txt").write_text("the river")
-    with pytest.raises((StoreError, CorpusError), match="is an empty path"):
+    with pytest.raises((StoreError, CorpusError, ContextError), match="is an empty path"):
         call(papers)
     assert [path.name for path in Path().iterdir()] == ["x.txt"]
 

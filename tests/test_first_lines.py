@@ -74,6 +74,8 @@ def test_texts_in_a_folder_equal_create_and_add(tmp_path: Path, tiny_folder: str
 def test_bad_texts_leave_nothing_behind(tmp_path: Path, tiny_folder: str):
     with pytest.raises(CorpusError, match="empty or blank"):
         Collection.from_texts([*TEXTS, " "], store=tmp_path / "notes.faiss", model=tiny_folder)
+    with pytest.raises(CorpusError, match="The id '1' stands at position 0 and, with another text, at 1"):
+        Collection.from_texts(["a", "b"], store=tmp_path / "notes.faiss", ids=["1", "1"], model=tiny_folder)
     assert not list(tmp_path.iterdir())
 
 

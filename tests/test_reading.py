@@ -816,3 +816,13 @@ def test_suffixes_have_a_dot_in_front(tmp_path: Path, wrong: str) -> None:
         RecordReader(tmp_path, as_text=[wrong])
     with pytest.raises(TypeError, match="as_text"):
         RecordReader(tmp_path, as_text=".py")
+
+
+@pytest.mark.parametrize("limit", ["max_characters", "max_line_bytes"])
+def test_limits_are_whole_numbers_of_any_size(limit: str, tmp_path: Path):
+    """A line of at most -1 bytes would be no line at all: a file without records."""
+    paths = [written(tmp_path, "a.jsonl", b'{"text": "a fish"}\n'), written(tmp_path, "b.md", b"# A\n\nfish")]
+    for wrong, error in ((0, ValueError), (-1, ValueError), ("600", TypeError), (None, TypeError)):
+        with pytest.raises(error, match=limit):
+            RecordReader(*paths, **{limit: wrong})  # type: ignore[arg-type]
+    assert len(list(RecordReader(*paths, **{limit: 10**30}))) == 2  # type: ignore[arg-type]

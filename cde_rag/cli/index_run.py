@@ -207,6 +207,7 @@ def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store"
 
     stores = tenant_stores(options.path)
     if not stores.common().exists():
+        sum(1 for _ in reader)  # so that a bad record leaves no tenants with its parent key
         loaded = CDEModel.from_pretrained(options.model or "cde-mini")
         embedder = ContextualEmbedder(loaded, Context.null(loaded))
         try:

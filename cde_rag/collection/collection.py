@@ -25,8 +25,9 @@ from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
+from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.readers import RecordReader
-from cde_rag.records import Hit, Record, chunks, embedded_text, from_columns
+from cde_rag.records import Hit, Record, embedded_text, from_columns
 from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, marginal_relevance, ranking_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Rerank
@@ -195,7 +196,7 @@ class Collection(ProcessBound):
         from cde_rag.embedders.contextual import ContextualEmbedder
 
         columns = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=parent_key)
-        records = [record for chunk in chunks(columns, parent_key) for record in chunk]
+        records = first_records(columns, parent_key)
         store = temporary_store() if store is None else _store_at(store)
         if store.exists():
             raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 
-from cde_rag._files import open_file, user_path, write_durably
+from cde_rag._files import given_path, open_file, write_durably
 from cde_rag._validation import digest
 from cde_rag._version import __version__
 from cde_rag.context.file_format import MAX_BYTES, canonical_json, pack, unpack, unreadable
@@ -246,7 +246,7 @@ class Context:
             ContextError: The disk is not writable, or full.
         """
         try:
-            write_durably(user_path(path), self.to_bytes())
+            write_durably(given_path(path, "The file of the context", ContextError), self.to_bytes())
         except (OSError, ValueError) as error:
             raise ContextError(
                 f"{path}: not written ({_reason(error)}). Choose a writable folder with space."
@@ -261,7 +261,7 @@ class Context:
             ContextFormatError: Too large, truncated, changed, or of a newer format.
         """
         try:
-            with open_file(user_path(path)) as file:
+            with open_file(given_path(path, "The file of the context", ContextError)) as file:
                 data = file.read(MAX_BYTES + 1)  # one byte too many is enough to refuse
         except FileNotFoundError as error:
             raise ContextMissingError(

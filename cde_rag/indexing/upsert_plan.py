@@ -11,7 +11,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import passages
 from cde_rag.readers.passages import document_of
-from cde_rag.records import Parent, Positions, Record, Row, parent_of
+from cde_rag.records import Parent, Positions, Record, Row, chunks, parent_of
 
 
 class Stale(NamedTuple):
@@ -77,6 +77,22 @@ def difference(stored: Mapping[str, Record], chunk: Sequence[Record], start: int
             )
         changes["repeated"] += first < position
     return changes
+
+
+def first_records(records: Iterable[Record], parent_key: str | None) -> list[Record]:
+    """Check the records of a collection before it is made, which would stay, empty, if it took none of them.
+
+    Args:
+        records: All of the first call.
+        parent_key: Parent key of the collection.
+
+    Raises:
+        CorpusError: A record cannot be used, or an id comes twice with different texts.
+    """
+    found, positions = [record for chunk in chunks(records, parent_key) for record in chunk], Positions()
+    positions.extend(record.id for record in found)
+    difference({}, found, 0, positions)
+    return found
 
 
 def plan_upsert(stored: Mapping[str, Row], records: Mapping[str, Record], parent_key: str | None) -> UpsertPlan:

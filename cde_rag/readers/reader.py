@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag._files import given_path
-from cde_rag._validation import check_list
+from cde_rag._validation import check_list, check_positive
 from cde_rag.errors import CorpusError
 from cde_rag.field_names import names_of
 from cde_rag.readers import tables
@@ -90,6 +90,8 @@ class RecordReader:
         CorpusError: A source that does not exist or is of no known format, or two folders of one name; while iterating,
             a file that cannot be read on, or a record that cannot be used or has the id of another text, with its
             file, line and reason.
+        TypeError: A limit that is no whole number.
+        ValueError: A limit below 1.
 
     Example:
         >>> import json, tempfile
@@ -110,8 +112,8 @@ class RecordReader:
     ) -> None:
         self._as_text = _suffixes(as_text)
         self.skip_bad = skip_bad
-        self.max_line_bytes = max_line_bytes
-        self.max_characters = max_characters
+        self.max_line_bytes = min(check_positive(max_line_bytes, "max_line_bytes"), sys.maxsize - 1)
+        self.max_characters = check_positive(max_characters, "max_characters")
         self.foreign = self.skipped = 0
         self.empty_files: list[str] = []
         self._faults: dict[tuple[str, str], tuple[str, int]] = {}  # by file and reason: the first place, and how many

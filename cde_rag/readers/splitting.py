@@ -1,6 +1,7 @@
 """Splitting text into passages, in time that grows with its length."""
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ def split(text: str, max_characters: int, *, markdown: bool = False) -> list[Spa
         MissingExtraError: The extra `files` is not installed.
     """
     splitters = require("semantic_text_splitter", "files")
+    max_characters = min(max_characters, sys.maxsize)  # the splitter takes no longer number
     splitter: Any = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(max_characters)
     seams = list(_seams(text, LONGEST_LINE * max_characters))
     shown = list(text)

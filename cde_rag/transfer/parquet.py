@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import replacing, user_path
+from cde_rag._files import given_path, replacing
 from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
@@ -62,7 +62,7 @@ def export_collection(
         MissingExtraError: pyarrow is not installed.
         StoreError: There is a file already, it cannot be written, or there is no collection in the store.
     """
-    parquet, path, started = require("pyarrow.parquet", EXTRA), user_path(path), time.monotonic()
+    parquet, path, started = require("pyarrow.parquet", EXTRA), given_path(path, "The export"), time.monotonic()
     documents, checksum = 0, Checksum()
     if path.exists():
         raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
@@ -112,7 +112,7 @@ def import_collection(
         StoreFormatError: The file is truncated, changed, of a newer format, or no export.
         TenantError: It is another tenant's collection.
     """
-    file = Export.open(user_path(path))
+    file = Export.open(given_path(path, "The export"))
     if tenant is not None:
         check_is_of(file.settings, tenant)
     for _ in file.batches():  # all of it is right before the first is written

@@ -53,3 +53,13 @@ def test_a_tenant_has_to_be_named_where_there_are_some_and_only_there(
     assert "name of a tenant" in tried(tmp_path / "papers.faiss", "--tenant", " ")
     run("index", records, tmp_path / "plain.faiss")
     assert "Leave --tenant out" in tried(tmp_path / "plain.faiss", "--tenant", "acme")
+
+
+def test_a_refused_file_makes_no_tenants(run, tmp_path: Path) -> None:
+    """They would keep its parent key."""
+    rows = [{"id": "1", "text": "credit", "book": "b", "price": 1}, {"id": "2", "text": "river", "price": 1.5}]
+    bad = tmp_path / "records.jsonl"
+    bad.write_text("\n".join(map(json.dumps, rows)))
+    run("index", bad, tmp_path / "papers.faiss", "--tenant", "acme", "--parent-key", "price", code=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
+    run("index", bad, tmp_path / "papers.faiss", "--tenant", "acme", "--parent-key", "book")

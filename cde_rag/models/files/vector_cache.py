@@ -18,7 +18,7 @@ from urllib.parse import quote
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import user_path
+from cde_rag._files import given_path
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.files import check_no_link, check_path
@@ -49,7 +49,7 @@ class PlainVectors:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = user_path(path)
+        self.path = given_path(path, "The file of plain vectors")
         self.adds = True
         check_path(self.path)
 

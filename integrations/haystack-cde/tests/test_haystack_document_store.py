@@ -18,7 +18,7 @@ from haystack_integrations.components.retrievers.cde import CDERetriever
 from haystack_integrations.document_stores.cde import CDEDocumentStore
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.errors import ContextMismatchError, TruncationWarning
+from cde_rag.errors import ContextMismatchError, CorpusError, TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")
 
@@ -69,6 +69,33 @@ def test_documents_come_back_as_they_were(document_store: CDEDocumentStore) -> N
     document_store.write_documents(documents)
     assert document_store.filter_documents() == documents
     assert document_store.filter_documents({"field": "id", "operator": "==", "value": "mine"}) == documents[1:]
+
+
+def test_a_refused_call_makes_no_collection(tmp_path: Path, model_folder: str) -> None:
+    """An empty one would keep its context of these documents, and its `group_by`."""
+    store = CDEDocumentStore(str(tmp_path / "papers.faiss"), model=model_folder, group_by="price")
+    with pytest.raises(CorpusError, match="its 'price' has to be a string"):
+        store.write_documents([Document(content="a fish", meta={"price": 1.5})])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_documents_of_another_program_are_found_and_kept_by_their_ids(tmp_path: Path, model_folder: str) -> None:
+    location = tmp_path / "papers.faiss"
+    with Collection.create(location, ContextualEmbedder.from_corpus(["a fish"], model=model_folder)) as made:
+        made.add(["a fish", "a bank", "a boat"], ids=["a", "b", "c"])
+    store = CDEDocumentStore(str(location), model=model_folder)
+    store.write_documents([Document(id="d", content="a river")])
+    by_id = {"field": "id", "operator": "in", "value": ["a", "d"]}
+    assert [document.id for document in store.filter_documents(by_id)] == ["a", "d"]
+    assert store.count_documents_by_filter({"operator": "NOT", "conditions": [by_id]}) == 2
+    assert store.update_by_filter({"field": "id", "operator": "==", "value": "a"}, {"seen": True}) == 1
+    with pytest.raises(FilterError, match="some are of another program"):
+        store.search("fish", 3, "vectors", by_id)
+    assert store.delete_by_filter({"field": "id", "operator": "!=", "value": "b"}) == 3
+    assert [document.id for document in store.filter_documents()] == ["b"]
+    store.write_documents(store.filter_documents(), DuplicatePolicy.OVERWRITE)
+    assert len(store.search("fish", 3, "vectors", {"field": "id", "operator": "==", "value": "b"})) == 1
+    store.close()
 
 
 def test_siblings_are_those_of_group_by(tmp_path: Path, model_folder: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from cde_rag import Collection
 from cde_rag._validation import check_list, check_positive, named_keywords, named_keywords_with
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.errors import StoreError, TruncationWarning, adapter_warns
+from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.records import from_columns
 from cde_rag.search.fusion import marginal_relevance
 from cde_rag.stores.filters import check_narrows
@@ -35,6 +37,7 @@ from langchain_cde.space import require_same_space
 
 Where = Mapping[str, Any]
 HYBRID: Final = "hybrid"  # the search type
+_NO_FILTER: Final[Where] = MappingProxyType({})  # of a call that names none
 
 
 class CDEVectorStore(VectorStore):
@@ -87,6 +90,7 @@ class CDEVectorStore(VectorStore):
 
         Raises:
             ContextMissingError: The embedding has no context.
+            CorpusError: A text or its metadata cannot be used, or the lists are not equally long; nothing is made.
             StoreError: There is a collection in the store already: `CDEVectorStore(Collection.open(store))`.
             TypeError: Another kind of embedding, or no store.
         """
@@ -102,12 +106,16 @@ class CDEVectorStore(VectorStore):
             )
         place = temporary_store() if store is None else store
         key = parent_key if embedding.embedder.max_siblings else None
+        check_list(texts, call="from_texts")
+        listed = list(texts)
+        given = _with_ids(ids, len(listed))
+        first_records(from_columns(listed, ids=given, titles=None, metadata=metadatas, parent_key=key), key)
         try:
             created = cls(Collection.create(place, embedding.embedder, parent_key=key))
         except StoreError as error:
             error.args = (str(error).replace("Collection.open(…)", "CDEVectorStore(Collection.open(store))"),)
             raise
-        created.add_texts(texts, metadatas, ids=ids)
+        created.add_texts(listed, metadatas, ids=given)
         return created
 
     @property
@@ -141,7 +149,7 @@ class CDEVectorStore(VectorStore):
         """
         check_list(texts, call="add_texts")
         listed = list(texts)
-        given = [str(uuid4()) if one is None else one for one in ([None] * len(listed) if ids is None else ids)]
+        given = _with_ids(ids, len(listed))
         made = from_columns(listed, ids=given, titles=None, metadata=metadatas, parent_key=self.collection.parent_key)
         records = restored(self.collection, list(made))
         titles = [record.title for record in records]
@@ -171,20 +179,22 @@ class CDEVectorStore(VectorStore):
         return super().aadd_documents
 
     @named_keywords
-    def delete(self, ids: list[str] | None = None, *, filter: Where | None = None) -> bool:
+    def delete(self, ids: list[str] | None = None, *, filter: Where | None = _NO_FILTER) -> bool:
         """Delete by id or by filter; without either, as LangChain has it, everything.
 
         Args:
             ids: Unknown ids are skipped; of an empty list, nothing is deleted.
-            filter: Over the metadata.
+            filter: Over the metadata; None next to ids.
 
         Raises:
             FilterError: The filter keeps every document, as `{}` does.
-            ValueError: Both.
+            ValueError: Both, or None for a filter without ids.
         """
-        if filter is not None:
+        if filter is None and ids is None:
+            raise ValueError("The filter is None. Is a variable unset? To delete all documents, call delete().")
+        if filter is not None and filter is not _NO_FILTER:
             check_narrows(filter, "To delete all documents, call delete().")
-        self.collection.delete(ids, where={} if ids is None and filter is None else filter)
+        self.collection.delete(ids, where=None if ids is not None and filter is _NO_FILTER else filter)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
@@ -348,6 +358,11 @@ class CDEVectorStoreRetriever(VectorStoreRetriever):
         if self.search_type == HYBRID:
             return await self.vectorstore.asearch(query, HYBRID, **(self.search_kwargs | kwargs))
         return await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
+
+
+def _with_ids(ids: Sequence[str | None] | None, texts: int) -> list[str]:
+    """Return the ids of some texts, with a new, random one for each that has none."""
+    return [str(uuid4()) if one is None else one for one in ([None] * texts if ids is None else ids)]
 
 
 def _relevance(cosine: float) -> float:

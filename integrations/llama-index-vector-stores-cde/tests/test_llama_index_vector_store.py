@@ -295,6 +295,16 @@ def test_a_collection_is_made_once(
         CDEVectorStore.from_documents(documents, FaissStore(tmp_path / "essays.faiss"), model=model)
 
 
+def test_refused_documents_make_no_collection(model: CDEModel, tmp_path: Path) -> None:
+    """An empty one would refuse the right call."""
+    place = tmp_path / "essays.faiss"
+    documents = [Document(text="a fish", metadata={"size": np.float32(1)}), Document(text="a bank")]
+    with pytest.raises(CorpusError, match="metadata that JSON can hold"):
+        CDEVectorStore.from_documents(documents, place, model=model)
+    with pytest.warns(SmallContextWarning):
+        assert len(CDEVectorStore.from_documents(documents[1:], place, model=model).get_nodes()) == 1
+
+
 def test_any_collection_can_be_read(model: CDEModel, tmp_path: Path) -> None:
     with pytest.warns(SmallContextWarning):
         embedder = ContextualEmbedder.from_corpus(["money", "river"], model=model)
@@ -383,6 +393,7 @@ def test_nodes_are_deleted_by_id_and_filter(vector_store: CDEVectorStore) -> Non
         None,
         MetadataFilters(filters=[]),
         MetadataFilters(filters=[MetadataFilters(filters=[]), MetadataFilters(filters=[])]),
+        MetadataFilters(filters=[filtered("year", 2004), MetadataFilters(filters=[])]),
         filtered("year", [], FilterOperator.NIN),
         filtered("year", [], FilterOperator.ALL),
         MetadataFilters(filters=[filtered("year", [], FilterOperator.IN)], condition=FilterCondition.NOT),

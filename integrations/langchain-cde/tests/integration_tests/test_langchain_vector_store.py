@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +87,25 @@ def test_another_parent_key_or_none(
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        (["a", " "], {}),
+        (["a", "b"], {"metadatas": [{}]}),
+        (["a", "b"], {"ids": ["1", "1"]}),
+        (["a"], {"metadatas": [{"when": object()}]}),
+        (["a"], {"metadatas": [{"source": 1.5}]}),
+    ],
+)
+def test_a_refused_call_makes_no_collection(
+    given: list[str], more: dict[str, Any], embeddings: CDEEmbeddings, tmp_path: Path
+) -> None:
+    """An empty one would refuse the right call."""
+    with pytest.raises(CorpusError):
+        CDEVectorStore.from_texts(given, embeddings, store=tmp_path / "c.faiss", **more)
+    assert CDEVectorStore.from_texts(["a"], embeddings, store=tmp_path / "c.faiss").collection.count() == 1
+
+
 def test_ids_that_are_given_stay_and_others_are_made(empty: CDEVectorStore) -> None:
     made = empty.add_texts(["a fish", "a boat", "a bank"], [{"n": 1}, {"n": 2}, {"n": 3}], ids=["mine", None, "3"])
     assert made[0] == "mine"
@@ -149,6 +169,10 @@ def test_delete(store: CDEVectorStore) -> None:
     assert store.collection.count() == 20
     with pytest.raises(ValueError, match="exactly one"):
         store.delete(["d1"], filter={"n": 1})
+    with pytest.raises(ValueError, match="The filter is None"):
+        store.delete(filter=None)
+    assert store.delete(["unknown"], filter=None) is True
+    assert store.collection.count() == 20
     store.delete()
     assert store.collection.count() == 0
 

@@ -9,14 +9,15 @@ from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.errors import FilterError
 from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
-from haystack_integrations.document_stores.cde.filters import RESERVED, where_of
+from haystack_integrations.document_stores.cde.filters import RESERVED, names_id, where_of
 
 from cde_rag import Collection, ContextualEmbedder, Hit, Record
 from cde_rag.collection.foreign_documents import restored, shown_metadata
 from cde_rag.errors import ContextMismatchError, TruncationWarning, adapter_warns
 from cde_rag.errors import FilterError as GrammarError
+from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.search.fusion import Ranking
-from cde_rag.stores.filters import check_narrows
+from cde_rag.stores.filters import check_narrows, matches
 from cde_rag.stores.kinds import store_at
 
 NEW = "cde-mini"  # model of a new collection
@@ -135,7 +136,7 @@ class CDEDocumentStore:
         if not records:
             return 0
         if self.collection is None:
-            texts = [record.text for record in records]
+            texts = [record.text for record in first_records(records, self.group_by)]
             embedder = ContextualEmbedder.from_corpus(
                 texts,
                 model=NEW if self.model is None else self.model,
@@ -207,12 +208,17 @@ class CDEDocumentStore:
         """Return the nearest documents with their scores; see the CDERetriever.
 
         Raises:
-            FilterError: The filter is malformed.
+            FilterError: The filter is malformed, or is over ids that another program gave.
             ValueError: `by` is none of "hybrid", "vectors" and "bm25" (or "words", its other name).
         """
         where = where_of(filters)
         if self.collection is None:
             return []
+        if names_id(filters) and self.collection.count({f"{RESERVED}.id": {"exists": False}}):
+            raise FilterError(
+                "A search can be limited by id where this store wrote all documents, and some are of another program. "
+                "Limit it by meta, or take filter_documents."
+            )
         try:
             return [document_of(hit) for hit in self.collection.search(query, top_k, by=by, where=where)]
         except GrammarError as error:
@@ -223,7 +229,12 @@ class CDEDocumentStore:
         if self.collection is None:
             return
         try:
-            yield from self.collection.scroll(where)
+            if where is None or not names_id(filters):
+                yield from self.collection.scroll(where)
+                return
+            for record in self.collection.scroll():  # one of another program has its id nowhere else
+                if matches(where, {**record.metadata, RESERVED: {"id": record.id}}):
+                    yield record
         except GrammarError as error:
             raise FilterError(str(error)) from error
 

@@ -22,6 +22,12 @@ def where_of(filters: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if not filters else _part(filters)
 
 
+def names_id(filters: Mapping[str, Any] | None) -> bool:
+    """Return True if well-formed filters name the ids of documents."""
+    parts = (filters or {}).get("conditions", ())
+    return (filters or {}).get("field") == "id" or any(map(names_id, parts))
+
+
 def _part(part: object) -> dict[str, Any]:
     if not isinstance(part, Mapping):
         raise FilterError(f"Expected a filter, a mapping, found {part!r:.80}.")

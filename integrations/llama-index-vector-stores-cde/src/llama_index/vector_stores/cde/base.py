@@ -15,7 +15,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
     VectorStoreQueryResult,
 )
-from llama_index.vector_stores.cde.conditions import where_of
+from llama_index.vector_stores.cde.conditions import check_groups, where_of
 from llama_index.vector_stores.cde.deferring import CollectionEmbedding, EmbeddingStore
 from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, nodes_only, record_of
 from typing_extensions import Self, override
@@ -25,6 +25,7 @@ from cde_rag.collection.foreign_documents import restored
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import TruncationWarning, adapter_warns, warn_user
+from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.filters import MAX_VALUES, check_narrows, matches
 from cde_rag.stores.kinds import store_at
@@ -107,14 +108,14 @@ class CDEVectorStore(EmbeddingStore):
             windows: As for `ContextualEmbedder.from_corpus`; the collection is opened with them again.
 
         Raises:
-            CorpusError: No text.
+            CorpusError: No text, or metadata that JSON cannot hold; nothing is made.
             StoreError: There is a collection already, or the store is not writable.
             TypeError: Something else than Documents or nodes, or no store.
         """
         place, documents = _store(store), nodes_only(documents, "from_documents")
         steps = Settings.transformations if transformations is None else transformations
         nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
-        texts = [content(node) for node in nodes]
+        texts = [record.text for record in first_records(map(record_of, nodes), SOURCE)]
         embedder = ContextualEmbedder.from_corpus(
             texts, model=model, context_size=context_size, seed=seed, windows=windows
         )
@@ -223,14 +224,16 @@ class CDEVectorStore(EmbeddingStore):
         """Remove the nodes of these ids that pass the filters.
 
         Raises:
-            FilterError: The filters keep every node, or one has no equivalent.
+            FilterError: The filters keep every node or have an empty group, or one has no equivalent.
             ValueError: Neither is given; to remove everything there is `clear`.
         """
         where = where_of(filters)
         if node_ids is not None:
             self._collection.delete([record.id for record in self._among(node_ids, where)])
-        elif where is not None:
-            check_narrows(where, "To remove all nodes, call clear().")
+        elif filters is not None and where is not None:
+            remedy = "To remove all nodes, call clear()."
+            check_groups(filters, remedy)
+            check_narrows(where, remedy)
             self._collection.delete(where=where)
         else:
             raise ValueError("delete_nodes takes node_ids, filters or both, found neither. For all nodes: clear().")

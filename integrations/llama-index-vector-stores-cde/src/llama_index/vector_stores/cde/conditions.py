@@ -45,6 +45,23 @@ def where_of(filters: MetadataFilters | None) -> dict[str, Any] | None:
             return {"and": parts}
 
 
+def check_groups(filters: MetadataFilters, remedy: str) -> None:
+    """Refuse filters of a deletion with a group without filters, which `where_of` leaves out.
+
+    Args:
+        filters: Filters.
+        remedy: Sentence that says how all nodes are reached.
+
+    Raises:
+        FilterError: There is one.
+    """
+    if not filters.filters:
+        raise FilterError(f"A group of the filters is empty. Is a variable unset? Leave it out. {remedy}")
+    for part in filters.filters:
+        if isinstance(part, MetadataFilters):
+            check_groups(part, remedy)
+
+
 def _condition(part: MetadataFilter) -> dict[str, Any]:
     key, value = field_name(part.key), part.value
     if part.operator in COMPARED:
