@@ -184,7 +184,7 @@ def _message(line: bytes) -> JSONRPCMessage:
 
 
 def _is_id(found: object) -> TypeGuard[str | int]:
-    """Whether a value can be the id of a request and of its answer."""
+    """Return True if a value can be the id of a request and of its answer."""
     if isinstance(found, str):
         return not any("\ud800" <= character <= "\udfff" for character in found)
     return isinstance(found, int) and not isinstance(found, bool)
