@@ -218,7 +218,7 @@ def _changed(points: ClientPoints, change: Callable[[PointsManifest], PointsMani
 
 
 def _advanced(points: ClientPoints, manifest: PointsManifest, **changes: Any) -> PointsManifest:
-    """Change only what the run with the lease changes, or `activating`; settings of others are kept.
+    """Change the fields of the run with the lease, or `activating`; keep settings that others changed.
 
     Raises:
         ChangedMeanwhileError: Another run changed the manifest, or others change it all the time.
