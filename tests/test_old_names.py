@@ -78,7 +78,8 @@ def test_keywords_of_embedders_are_options(tiny_model: CDEModel) -> None:
     assert (made.mini_batch_size, made.pool) == (4, pool)
     given = EmbedderOptions(mini_batch_size=4, pool=pool)
     new = "options=EmbedderOptions(mini_batch_size=…)"
-    made = warned(lambda: ContextualEmbedder(tiny_model, made.context, options=given, mini_batch_size=6), new)
+    old: Any = ContextualEmbedder
+    made = warned(lambda: old(tiny_model, made.context, options=given, mini_batch_size=6), new)
     assert (made.mini_batch_size, made.pool) == (6, pool)
     with pytest.warns(DeprecationWarning, match=r"options=EmbedderOptions\(dtype=…\)"), pytest.raises(TypeError):
         ContextualEmbedder(tiny_model, made.context, dtype="float32")  # pyright: ignore[reportCallIssue]

@@ -24,6 +24,7 @@ from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, Store
 from cde_rag.records import Record, Row
 from cde_rag.stores.filters import matches
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreState
 
 DIM = 4
 SPACE = "a1" * 32
@@ -458,6 +459,35 @@ class StoreContract(TextContract):
         store.drop(number)
         assert [generation.number for generation in reader.generations()] == [1]
         assert store.create_generation(fingerprint=OTHER, context=b"other") == number + 1
+        assert store.verify() == []
+
+    def test_a_state_of_a_store_has_what_was_written_in_it(self, store: Store) -> None:
+        def ids(state: StoreState, vector: int) -> list[str]:
+            return [hit.id for hit in state.search(EXACT[[vector]], 5, fingerprint=SPACE)[0]]
+
+        def work(state: StoreState) -> None:
+            state.add([row("a")], EXACT[:1], fingerprint=SPACE)
+            assert ids(state, 0) == ["a"]
+            state.add([row("b"), row("c")], EXACT[1:3], fingerprint=SPACE)
+            assert sorted(ids(state, 1)) == ["a", "b", "c"]
+            assert ids(state, 1)[0] == "b"
+            state.add([row("a", "new")], EXACT[3:4], fingerprint=SPACE)
+            assert state.delete(["b"]) == 1
+            assert ids(state, 3) == ["a", "c"]
+            assert [found.record.text for found in state.scroll()] == [
+                row("a", "new").record.text,
+                row("c").record.text,
+            ]
+            number = state.create_generation(fingerprint=OTHER, context=b"other")
+            rows = state.lacking(number)
+            state.add_to_generation(number, rows, ["1", "2"], EXACT[4:6])
+            state.activate(number)
+            assert state.manifest().fingerprint == OTHER
+            assert [hit.id for hit in state.search(EXACT[4:5], 1, fingerprint=OTHER)[0]] == ["a"]
+
+        store.write(work)
+        assert [found.record.id for found in store.scroll()] == ["a", "c"]
+        assert store.count() == len(store.search(EXACT[4:5], 5, fingerprint=OTHER)[0]) == 2
         assert store.verify() == []
 
     def test_a_generation_needs_a_new_fingerprint(self, store: Store) -> None:
