@@ -13,9 +13,9 @@ from cde_rag.cli.output import (
     in_passages,
     print_json,
     progress_bar,
-    shown_place,
     updating,
 )
+from cde_rag.stores.kinds import shown_place
 
 BackupArgument = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")]

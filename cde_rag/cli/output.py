@@ -166,15 +166,6 @@ def printable(text: str) -> str:
     return _COMMANDS.sub("�", text)
 
 
-def shown_place(place: str | Path) -> str:
-    """Return the path of a collection, or its address without passwords and secrets."""
-    if "://" not in str(place):
-        return str(place)
-    from cde_rag.stores.postgres.address import without_password
-
-    return without_password(str(place))
-
-
 def one_line(text: str, width: int) -> str:
     """Return a printable text on one line, truncated to a number of characters."""
     line = printable(" ".join(text.split()))

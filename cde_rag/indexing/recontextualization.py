@@ -362,7 +362,10 @@ def _corpus(store: Store, on_progress: Callable[[Progress], None] | None) -> Ite
 
 def _check(store: Store, parent_key: str | None, dim: int, max_siblings: int) -> None:
     if dim != (expected := store.manifest().dim):
-        raise StoreError(f"Expected a model with vectors of length {expected}, found {dim}.")
+        raise StoreError(
+            f"Expected a model with vectors of length {expected}, found {dim}. Index the documents in a new collection, "
+            "and move its readers."
+        )
     if parent_key is not None and not max_siblings:
         raise ModelError(
             f"The collection has the parent key {parent_key!r}, and the new model reads no siblings. Make a "

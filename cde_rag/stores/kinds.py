@@ -94,6 +94,15 @@ def _remove(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def shown_place(place: str | Path) -> str:
+    """Return the path of a collection, or its address without passwords and secrets."""
+    if "://" not in str(place):
+        return str(place)
+    from cde_rag.stores.postgres.address import without_password
+
+    return without_password(str(place))
+
+
 def check_there(place: str | Path, store: Store) -> None:
     """Refuse a folder or an address without a collection.
 
@@ -104,7 +113,8 @@ def check_there(place: str | Path, store: Store) -> None:
         return
     path = user_path(place)
     if _server(place) is not None or not path.is_dir() or not any(path.iterdir()):
-        raise StoreError(f"{place}: expected a collection, found none. Make one with: cde-rag index SOURCE {place}")
+        shown = shown_place(place)
+        raise StoreError(f"{shown}: expected a collection, found none. Make one with: cde-rag index SOURCE {shown}")
     names = [path.resolve().with_name(f"{path.resolve().name}.{kind.name}") for kind in _FOLDERS]
     found = [name for name, kind in zip(names, _FOLDERS, strict=True) if (name / str(kind.marker)).exists()]
     hint = f"Open {found[0].name}, next to it." if found else f"Make one with: cde-rag index {path} {names[0].name}"
@@ -120,7 +130,8 @@ def tenants_at(place: str | Path) -> TenantStores:
     if (server := _server(place)) is None:
         return FolderTenants(place, kind_at(user_path(place)))
     if server.tenants is None:
-        raise StoreError(f"{place}: expected a kind of store with tenants, found {server.name}://, which has none.")
+        shown = shown_place(place)
+        raise StoreError(f"{shown}: expected a kind of store with tenants, found {server.name}://, which has none.")
     return cast(TenantStores, _load(server.tenants)(place))
 
 

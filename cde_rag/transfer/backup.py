@@ -248,7 +248,13 @@ def _manifest(folder: Path) -> Backup:
             raise StoreFormatError(f"{path}: expected format {FORMAT} or older. Update cde-rag to read it.")
         return Backup(**fields)
     except FileNotFoundError as error:
-        raise StoreFormatError(f"{folder}: expected a backup, found no {_MANIFEST} in it.") from error
+        raise StoreFormatError(
+            f"{folder}: expected a backup, found no {_MANIFEST} in it. Name the folder that cde-rag backup made."
+        ) from error
+    except NotADirectoryError as error:
+        raise StoreFormatError(
+            f"{folder}: expected the folder of a backup, found a file. cde-rag import reads files of cde-rag export."
+        ) from error
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise StoreFormatError(f"{path}: expected a backup's description of itself, found: {error}.") from error
 

@@ -85,6 +85,10 @@ class Export:
             StoreFormatError: Truncated, changed, of a newer format, or no export.
         """
         parquet = require("pyarrow.parquet", EXTRA)
+        if path.is_dir():
+            raise StoreFormatError(
+                f"{path}: expected a file that cde-rag export wrote, found a folder. cde-rag restore reads backups."
+            )
         with _reading(path), parquet.ParquetFile(path) as file:
             fields: dict[str, Any] = json.loads(file.metadata.metadata[_KEY.encode()])
             if fields["format"] > FORMAT:

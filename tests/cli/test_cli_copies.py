@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cde_rag.errors import StoreError
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.kinds import check_there
+
 
 @pytest.fixture
 def collection(run, records: Path, tmp_path: Path) -> Path:
@@ -40,3 +44,21 @@ def test_a_backup_is_restored(run, collection: Path, tmp_path: Path):
     assert made["fingerprint"] == json.loads(run("inspect", copy, "--json").stdout)["fingerprint"]
     assert run("search", copy, "river", "--json").stdout == run("search", collection, "river", "--json").stdout
     assert f"found one in {collection}. Restore into a new one" in run("restore", backup, collection, code=1).stderr
+
+
+def test_what_another_command_reads_is_named(run, collection: Path, tmp_path: Path):
+    backup, file, new = tmp_path / "backup", tmp_path / "papers.parquet", tmp_path / "new.faiss"
+    run("backup", collection, backup)
+    run("export", collection, file)
+    assert "cde-rag restore reads backups" in run("import", backup, new, code=1).stderr
+    assert "cde-rag import reads files of cde-rag export" in run("restore", file, new, code=1).stderr
+    assert "Name the folder that cde-rag backup made" in run("restore", collection, new, code=1).stderr
+    assert not new.exists()
+
+
+def test_an_error_names_no_password(tmp_path: Path):
+    missing = FaissStore(tmp_path / "missing")
+    with pytest.raises(StoreError, match="expected a collection, found none") as raised:
+        check_there("postgresql://me:S3cret@host/app/papers?sslpassword=S3cret", missing)
+    assert "postgresql://me@host/app/papers" in str(raised.value)
+    assert "S3cret" not in str(raised.value)
