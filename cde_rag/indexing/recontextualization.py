@@ -363,8 +363,8 @@ def _corpus(store: Store, on_progress: Callable[[Progress], None] | None) -> Ite
 def _check(store: Store, parent_key: str | None, dim: int, max_siblings: int) -> None:
     if dim != (expected := store.manifest().dim):
         raise StoreError(
-            f"Expected a model with vectors of length {expected}, found {dim}. Index the documents in a new collection, "
-            "and move its readers."
+            f"Expected a model with vectors of length {expected}, found {dim}. Index the documents in a new "
+            "collection, and move its readers."
         )
     if parent_key is not None and not max_siblings:
         raise ModelError(
