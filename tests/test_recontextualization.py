@@ -309,6 +309,8 @@ def test_rollback_keeps_what_came_and_what_went(papers: Collection, tmp_path: Pa
     assert_as_if_built(papers, tmp_path / "fresh")
     if papers.parent_key is None:
         assert report.embedded == 6
+    with pytest.raises(StoreError, match="To return to generation 2, repeat the recontextualize"):
+        papers.rollback()
     papers.delete(["7-0"])
     forward = move(papers)
     assert forward.generation == 2

@@ -263,12 +263,12 @@ def inspect(
         return
     print_fields(fields)
     for one in erasures:
-        kept = "" if one["active"] else ", kept for rollback,"
+        kept = "" if one["active"] else ", kept next to the active one,"
         found = f"holds {one['gone']} of {one['context_size']} passages that are not in the collection any more"
         typer.echo(f"The context of generation {one['generation']}{kept} {found}.")
     if any(one["gone"] for one in erasures):
         again = f"cde-rag recontextualize {shown_place(collection)} --seed N"
-        typer.echo(f"Remove them with: {again}; a generation kept for rollback goes with the next such run.", err=True)
+        typer.echo(f"Remove them with: {again}; a generation that is kept goes with the next such run.", err=True)
 
 
 def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:

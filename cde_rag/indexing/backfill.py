@@ -181,10 +181,13 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> I
 
 def _before(state: StoreCalls) -> int:
     """Return the number of the generation before the active one."""
-    active = state.manifest().generation
-    earlier = [generation.number for generation in state.generations() if generation.number < active]
-    if not earlier:
-        raise StoreError(f"Expected a generation before {active}, found none: there is nothing to roll back to.")
+    active, numbers = state.manifest().generation, [generation.number for generation in state.generations()]
+    if not (earlier := [number for number in numbers if number < active]):
+        later = [number for number in numbers if number > active]
+        forward = f" To return to generation {later[-1]}, repeat the recontextualize that made it." if later else ""
+        raise StoreError(
+            f"Expected a generation before {active}, found none: there is nothing to roll back to.{forward}"
+        )
     return earlier[-1]
 
 

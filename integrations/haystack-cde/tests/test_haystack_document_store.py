@@ -18,7 +18,7 @@ from haystack_integrations.components.retrievers.cde import CDERetriever
 from haystack_integrations.document_stores.cde import CDEDocumentStore
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.errors import ContextMismatchError, CorpusError, TruncationWarning
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")
 
@@ -306,6 +306,8 @@ def test_long_documents_are_read_in_windows_where_asked_for(tmp_path: Path, mode
     found = again.collection.store.vectors([each.id for each in given], fingerprint=core.fingerprint)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     again.close()
+    with pytest.raises(StoreError, match="made with group_by='game', not 'page'"):
+        CDEDocumentStore(location, model=model_folder, group_by="page").write_documents(given)
 
 
 def test_windows_that_a_collection_has_not_are_refused_until_it_is_moved(tmp_path: Path, model_folder: str) -> None:

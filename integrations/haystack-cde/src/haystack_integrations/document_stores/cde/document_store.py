@@ -13,7 +13,7 @@ from haystack_integrations.document_stores.cde.filters import RESERVED, names_id
 
 from cde_rag import Collection, ContextualEmbedder, Hit, Record
 from cde_rag.collection.foreign_documents import restored, shown_metadata
-from cde_rag.errors import ContextMismatchError, TruncationWarning, adapter_warns
+from cde_rag.errors import ContextMismatchError, StoreError, TruncationWarning, adapter_warns
 from cde_rag.errors import FilterError as GrammarError
 from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.search.fusion import Ranking
@@ -33,7 +33,7 @@ class CDEDocumentStore:
         location: Folder of the collection, such as "papers.faiss", or an address such as "postgresql://…".
         model: Name or folder of a model; by default the one that the collection names, and `cde-mini` for a new one.
         group_by: Metadata field of a document's source, such as "source_id": documents with the same value are
-            siblings.
+            siblings. An existing collection keeps its own.
         context_size: Documents in the context; as many as the model expects, or 512, by default.
         seed: Random seed of the sample.
         windows: Read texts longer than the model's window in windows, in a new collection; by default they are cut. An
@@ -68,6 +68,7 @@ class CDEDocumentStore:
 
         Raises:
             ContextMismatchError: `windows` is on, and the collection has none.
+            StoreError: The collection was made with another `group_by`.
         """
         if self._collection is None:
             store = store_at(self.location)
@@ -76,13 +77,21 @@ class CDEDocumentStore:
                 remedy = "move the collection: CDEDocumentStore(location).collection.recontextualize(windows=True)"
                 try:
                     check_windows(collection.embedder.context, remedy, windows=self.windows)
-                except ContextMismatchError:
+                    self._check_group_by(collection)
+                except (ContextMismatchError, StoreError):
                     collection.close()
                     raise
                 self._collection = collection
             else:
                 store.close()
         return self._collection
+
+    def _check_group_by(self, collection: Collection) -> None:
+        if self.group_by not in (None, collection.parent_key):
+            raise StoreError(
+                f"The collection was made with group_by={collection.parent_key!r}, not {self.group_by!r}. Leave it out, "
+                "or make a new collection."
+            )
 
     def close(self) -> None:
         """Close the collection; it is opened again when it is used."""
