@@ -89,7 +89,7 @@ class CDEDocumentStore:
     def _check_group_by(self, collection: Collection) -> None:
         if self.group_by not in (None, collection.parent_key):
             raise StoreError(
-                f"The collection was made with group_by={collection.parent_key!r}, not {self.group_by!r}. Leave it out, "
+                f"The collection was made with group_by={collection.parent_key!r}, not {self.group_by!r}. Leave it out "
                 "or make a new collection."
             )
 
