@@ -782,12 +782,12 @@ class Collection(ProcessBound):
         `Collection.import_` reads it into a store of any kind.
 
         Args:
-            path: Path of the file; its folder exists.
+            path: Path of the file; missing folders are made.
             on_progress: Called after each row group.
 
         Raises:
             ContextMismatchError: The collection was moved to another context meanwhile.
-            StoreError: The file exists or cannot be written, or its folder is missing or a collection's.
+            StoreError: The file exists or cannot be written, or its folder is a collection's.
         """
         return export_collection(self.store, path, on_progress=on_progress)
 

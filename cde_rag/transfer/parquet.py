@@ -55,13 +55,13 @@ def export_collection(
 
     Args:
         store: Holds a collection.
-        path: Path of the file; its folder is there.
+        path: Path of the file; missing folders are made.
         on_progress: Called after each row group.
 
     Raises:
         ContextMismatchError: The collection was moved to another context meanwhile.
         MissingExtraError: pyarrow is not installed.
-        StoreError: There is a file already, its folder is missing or a collection's, it cannot be written, or there is
+        StoreError: There is a file already, its folder is a collection's, it cannot be written, or there is
             no collection in the store.
     """
     parquet, path, started = require("pyarrow.parquet", EXTRA), given_path(path, "The export"), time.monotonic()
@@ -69,11 +69,10 @@ def export_collection(
     if path.exists():
         raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
     check_outside(path, own=store.folder if isinstance(store, Folder) else None)
-    if not path.parent.is_dir():
-        raise StoreError(f"{path}: expected its folder, found none. Make it first.")
     manifest, total = store.manifest(), store.count()
     context = stored_context(store, manifest.generation).to_bytes()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with (
             replacing(path) as temporary,
             parquet.ParquetWriter(temporary, schema_of(manifest.dim), write_statistics=False) as writer,

@@ -80,12 +80,3 @@ def test_tenants_stay_in_the_folder_of_what_they_have_in_common(tmp_path: Path, 
     nested = FolderTenants(tmp_path / "papers" / "nested", kind)
     with pytest.raises(StoreError, match="outside of collections"):
         restore(tmp_path / "backup", nested)
-
-
-def test_an_export_needs_its_folder(tmp_path: Path, tiny_model: CDEModel):
-    embedder = ContextualEmbedder(tiny_model, Context.null(tiny_model))
-    with Collection.create(tmp_path / "papers.faiss", embedder) as collection:
-        collection.add(TEXTS)
-        with pytest.raises(StoreError, match=r"expected its folder, found none\. Make it first"):
-            collection.export(tmp_path / "typo" / "papers.parquet")
-    assert not (tmp_path / "typo").exists()
