@@ -28,7 +28,7 @@ from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.tenants import QdrantTenants
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.tenant_names import LONGEST_NAME, place_key
-from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
+from cde_rag.stores.tenant_stores import FolderTenants, TenantStores, remove_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
@@ -364,10 +364,22 @@ def test_a_tenant_is_removed_after_a_call_that_was_killed(tmp_path: Path) -> Non
     """What a killed call had renamed already is removed with it, and is no tenant meanwhile."""
     place, key = FolderTenants(tmp_path / "papers", FaissStore), place_key("acme")
     folder = tmp_path / "papers" / "tenants"
-    for name in (key, f"{key}.removed"):
+    for name in (key, f".{key}.0123abcd.removed", f"{key}.removed"):  # the last is how 0.2 named it
         (folder / name).mkdir(parents=True)
         (folder / name / "part").write_text("secret")
     assert place.listed() == []  # no store is whole
     place.remove(key)
     assert list(folder.iterdir()) == []
     place.remove(key)  # there is none
+
+
+def test_removing_a_folder_leaves_what_others_named_alike(tmp_path: Path) -> None:
+    """As Ray does beside a user's files, when its run made a collection and was refused."""
+    (tmp_path / "papers.faiss").mkdir()
+    kept = sorted(("papers.faiss.removed", ".papers.faiss.removed", ".papers.faiss.mine.removed"))
+    for name in kept:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".papers.faiss.0123abcd.removed").mkdir()  # of a call that was killed
+    remove_folder(tmp_path / "papers.faiss")
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
+    remove_folder(tmp_path / "nowhere" / "papers.faiss")

@@ -106,10 +106,10 @@ def restore(
       cde-rag restore backups/papers-2026-11-20 papers.faiss
       cde-rag restore backups/acme customers.faiss --tenant acme
     """
+    from cde_rag.stores.files import TENANTS
     from cde_rag.stores.kinds import tenants_at
-    from cde_rag.stores.tenant_stores import FOLDER
     from cde_rag.transfer.backup import restore as make
 
-    of_all = tenant is None and (folder / FOLDER).is_dir()
+    of_all = tenant is None and (folder / TENANTS).is_dir()
     made = make(folder, tenants_at(collection) if of_all else new_store(collection, tenant), tenant=tenant)
     print_json(asdict(made)) if as_json else typer.echo(f"{shown_place(collection)}: {in_passages(made.documents)}")

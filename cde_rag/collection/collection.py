@@ -102,7 +102,7 @@ class Collection(ProcessBound):
                 Linux" is embedded in front of the text and found by BM25.
 
         Raises:
-            StoreError: There is a collection already, or the place is not writable.
+            StoreError: There is a collection already, or the place is not writable or inside another collection's.
             TypeError: That is no store and no path, or no embedder; or one `str` in place of headers.
             ValueError: A key that is empty or one of and, or, not; or a `parent_key` for a model that reads no
                 siblings.
@@ -771,7 +771,7 @@ class Collection(ProcessBound):
 
         Raises:
             ContextMismatchError: The collection was moved to another context meanwhile, and its store has no copy.
-            StoreError: `folder` exists or cannot be written.
+            StoreError: `folder` exists, cannot be written, or is inside a collection's.
             StoreFormatError: The collection is damaged.
         """
         return back_up(self.store, folder)
@@ -782,12 +782,12 @@ class Collection(ProcessBound):
         `Collection.import_` reads it into a store of any kind.
 
         Args:
-            path: Path of the file; its folder exists.
+            path: Path of the file; missing folders are made.
             on_progress: Called after each row group.
 
         Raises:
             ContextMismatchError: The collection was moved to another context meanwhile.
-            StoreError: The file exists or cannot be written.
+            StoreError: The file exists or cannot be written, or its folder is a collection's.
         """
         return export_collection(self.store, path, on_progress=on_progress)
 

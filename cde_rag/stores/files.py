@@ -18,6 +18,8 @@ _NETWORK: Final = re.compile(
     r"(fuse\.)?(afs|beegfs|ceph|cifs|davfs2?|gcsfuse|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|rclone|s3fs"
     r"|smb3|smbfs|sshfs)"
 )
+TENANTS: Final = "tenants"  # folder in a collection's, of the collections of its tenants
+_MARKERS: Final = ("collection.sqlite", "cde.json")  # one of them is in each collection's folder; see `kinds.KINDS`
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PIECE: Final = 2**20  # bytes
 
@@ -51,8 +53,38 @@ def check_path(path: Path) -> None:
         raise StoreError(f"{str(path)!r}: expected a path, found a NUL character in it.")
 
 
+def check_outside(path: Path, *, own: Path | None = None) -> None:
+    """Refuse a path inside the folder of a collection, which would be lost with it, and not be in its backups.
+
+    Args:
+        path: Of a file or folder that is to be written.
+        own: Folder of the collection that is copied there, of whatever kind; None if it is in none.
+
+    Raises:
+        StoreError: It is inside the folder of a collection, or holds a NUL.
+    """
+    check_path(path)
+    path = path.resolve()
+    for folder in path.parents:
+        if (own is not None and folder == own.resolve()) or any((folder / name).exists() for name in _MARKERS):
+            raise StoreError(
+                f"{path}: expected a path outside of collections, found it in the folder of one, {folder}. Give "
+                f"another path, such as {folder.parent / path.name}."
+            )
+
+
+def check_store_outside(folder: Path) -> None:
+    """Refuse a folder for a new store inside that of another collection; a tenant's is where its collection keeps it.
+
+    Raises:
+        StoreError: It is inside the folder of another collection.
+    """
+    place = folder.resolve()
+    check_outside(place.parents[1] if place.parent.name == TENANTS else place)
+
+
 def check_new(folder: Path, *, first: str, others: "re.Pattern[str]") -> None:
-    """Refuse a folder with other files; files left by an interrupted creation are allowed.
+    """Refuse a folder with other files, or in another collection's; files left by an interrupted creation are allowed.
 
     Args:
         folder: Folder of the store to create.
@@ -60,8 +92,9 @@ def check_new(folder: Path, *, first: str, others: "re.Pattern[str]") -> None:
         others: Names of the files it writes after that.
 
     Raises:
-        StoreError: It holds a file that does not belong to a store.
+        StoreError: It holds a file that does not belong to a store, or is inside the folder of another collection.
     """
+    check_store_outside(folder)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     begun = first in names
     if foreign := [name for name in names if not (begun and (name == first or others.fullmatch(name)))]:

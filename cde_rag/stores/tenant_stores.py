@@ -1,6 +1,7 @@
 """Stores of tenants: one per tenant, and a common one, which holds no records."""
 
 import re
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +9,10 @@ from typing import Final, Protocol, runtime_checkable
 
 from cde_rag._files import given_path
 from cde_rag.errors import StoreError
+from cde_rag.stores.files import TENANTS
 from cde_rag.stores.store import Store
 
 KEY: Final = re.compile("[0-9a-f]{32}")  # stands for a tenant's name
-FOLDER: Final = "tenants"  # in the one in common
 
 
 @runtime_checkable
@@ -57,17 +58,19 @@ class FolderTenants:
 
     def of(self, key: str) -> Store:
         """Return the store in a tenant's folder, which may not exist yet."""
-        return self._kind(self.path / FOLDER / key)
+        return self._kind(self.path / TENANTS / key)
 
     def listed(self) -> list[str]:
         """Return the keys of existing stores, sorted."""
-        folder = self.path / FOLDER
+        folder = self.path / TENANTS
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         return sorted(name for name in names if KEY.fullmatch(name) and self.of(name).exists())
 
     def remove(self, key: str) -> None:
         """Delete a tenant's folder."""
-        remove_folder(self.path / FOLDER / key)
+        folder = self.path / TENANTS / key
+        remove_folder(folder)
+        remove_folder(folder.with_name(f"{key}.removed"))  # of a call of 0.2 that was killed
 
 
 def remove_folder(folder: Path) -> None:
@@ -76,11 +79,12 @@ def remove_folder(folder: Path) -> None:
     Raises:
         StoreError: The place is not writable.
     """
-    gone = folder.with_name(f"{folder.name}.removed")
+    removed = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}\.removed")
     try:
-        shutil.rmtree(gone, ignore_errors=True)  # of a call that was killed
         if folder.exists():
-            folder.rename(gone)
-            shutil.rmtree(gone)
+            folder.rename(folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.removed"))
+        for gone in list(folder.parent.iterdir()) if folder.parent.is_dir() else ():
+            if removed.fullmatch(gone.name):  # also of calls that were killed
+                shutil.rmtree(gone)
     except OSError as error:
         raise StoreError(f"{folder}: expected to remove it, found: {error.strerror}.") from error

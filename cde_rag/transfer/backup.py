@@ -22,10 +22,18 @@ from typing import Any, Final, Protocol, runtime_checkable
 from cde_rag._files import file_sha256, fsync_folder, given_path, read_file
 from cde_rag._version import __version__
 from cde_rag.errors import StoreError, StoreFormatError, TenantError
-from cde_rag.stores.files import check_no_link, check_path, copy_durably, write_new
+from cde_rag.stores.files import (
+    TENANTS,
+    check_no_link,
+    check_outside,
+    check_path,
+    check_store_outside,
+    copy_durably,
+    write_new,
+)
 from cde_rag.stores.store import Folder, Store
 from cde_rag.stores.tenant_names import check_is_of, is_common
-from cde_rag.stores.tenant_stores import FOLDER, FolderTenants, TenantStores
+from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 from cde_rag.transfer.parquet import export_collection, import_collection
 
 FORMAT: Final = 2
@@ -80,19 +88,23 @@ def back_up(store: Store | TenantStores, folder: str | Path) -> Backup:
 
     Raises:
         ContextMismatchError: During an export the collection was moved to another context meanwhile.
-        StoreError: `folder` exists or cannot be written, or there is no collection in the store.
+        StoreError: `folder` exists, cannot be written or is inside a collection's, or there is no collection in the
+            store.
         StoreFormatError: The collection is damaged.
         TenantError: The store is the one that tenants on a server have in common.
     """
     tenants = _tenant_stores(store)
     common = store.common() if isinstance(store, TenantStores) else store
-    with _new_folder(given_path(folder, "The folder of the backup")) as new:
+    folder = given_path(folder, "The folder of the backup")
+    check_path(folder)
+    check_outside(folder, own=common.folder if isinstance(common, Folder) else None)
+    with _new_folder(folder) as new:
         documents, fingerprint = _copied(common, new)
         if tenants is not None:
             for key in tenants.listed():
-                (new / FOLDER / key).mkdir(parents=True)
+                (new / TENANTS / key).mkdir(parents=True)
                 with closing(tenants.of(key)) as tenant:
-                    documents += _copied(tenant, new / FOLDER / key)[0]
+                    documents += _copied(tenant, new / TENANTS / key)[0]
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         settings = dict(common.manifest().settings)
         backup = Backup(documents, fingerprint, created, __version__, _files(new), settings)
@@ -129,9 +141,10 @@ def restore(folder: str | Path, store: Store | TenantStores, *, tenant: str | No
         return backup
     if store.exists():
         raise StoreError(f"Expected a store without a collection, found one in {store}. Restore into a new one.")
-    if (folder / _EXPORT).exists() and not (folder / FOLDER).exists():
+    if (folder / _EXPORT).exists() and not (folder / TENANTS).exists():
         import_collection(folder / _EXPORT, store)
     elif isinstance(store, Folder):
+        check_store_outside(store.folder)
         with _new_folder(store.folder, copied=lambda new: _restore_folder(folder, store, new)):
             pass
     else:
@@ -151,7 +164,7 @@ def check_no_tenants(folder: str | Path) -> None:
     """
     folder = given_path(folder, "The folder of the backup")
     check_path(folder)
-    if is_common(_manifest(folder).settings) or (folder / FOLDER).exists():  # format 1 has no settings
+    if is_common(_manifest(folder).settings) or (folder / TENANTS).exists():  # format 1 has no settings
         raise TenantError(
             f"{folder} is a backup of tenants. Restore it with cde_rag.transfer.backup.restore(folder, stores), then "
             "open it with Tenants.open(stores)."
@@ -194,7 +207,7 @@ def _restore_tenants(folder: Path, stores: TenantStores) -> None:
                 f"Expected no tenants at {common!r}, found {len(there)} of them, or of a restore that was interrupted. "
                 "Restore under another name, or remove them."
             )
-        for path in sorted((folder / FOLDER).iterdir()) if (folder / FOLDER).exists() else ():
+        for path in sorted((folder / TENANTS).iterdir()) if (folder / TENANTS).exists() else ():
             with closing(stores.of(path.name)) as tenant:
                 _import(path, tenant)
         _import(folder, common)
@@ -205,11 +218,11 @@ def _restore_folder(folder: Path, store: Folder, new: Path) -> None:
     stores = FolderTenants(new, store.at)
     with closing(stores.common()) as common:
         _restore_collection(folder, common, new)
-    keys = (folder / FOLDER).iterdir() if (folder / FOLDER).exists() else ()
+    keys = (folder / TENANTS).iterdir() if (folder / TENANTS).exists() else ()
     for path in keys:
         with closing(stores.of(path.name)) as tenant:
-            (new / FOLDER).mkdir(exist_ok=True)
-            _restore_collection(path, tenant, new / FOLDER / path.name)
+            (new / TENANTS).mkdir(exist_ok=True)
+            _restore_collection(path, tenant, new / TENANTS / path.name)
 
 
 def _restore_collection(folder: Path, store: Store, new: Path) -> None:

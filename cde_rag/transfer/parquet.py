@@ -24,7 +24,8 @@ from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
 from cde_rag.records import Row
-from cde_rag.stores.store import Loaded, Store
+from cde_rag.stores.files import check_outside
+from cde_rag.stores.store import Folder, Loaded, Store
 from cde_rag.stores.tenant_names import check_is_of
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Checksum, Export, columns_of, footer, schema_of, table
 
@@ -54,18 +55,20 @@ def export_collection(
 
     Args:
         store: Holds a collection.
-        path: Path of the file; its folder is there.
+        path: Path of the file; missing folders are made.
         on_progress: Called after each row group.
 
     Raises:
         ContextMismatchError: The collection was moved to another context meanwhile.
         MissingExtraError: pyarrow is not installed.
-        StoreError: There is a file already, it cannot be written, or there is no collection in the store.
+        StoreError: There is a file already, its folder is a collection's, it cannot be written, or there is
+            no collection in the store.
     """
     parquet, path, started = require("pyarrow.parquet", EXTRA), given_path(path, "The export"), time.monotonic()
     documents, checksum = 0, Checksum()
     if path.exists():
         raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
+    check_outside(path, own=store.folder if isinstance(store, Folder) else None)
     manifest, total = store.manifest(), store.count()
     context = stored_context(store, manifest.generation).to_bytes()
     try:

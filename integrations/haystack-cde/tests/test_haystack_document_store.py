@@ -71,6 +71,17 @@ def test_documents_come_back_as_they_were(document_store: CDEDocumentStore) -> N
     assert document_store.filter_documents({"field": "id", "operator": "==", "value": "mine"}) == documents[1:]
 
 
+def test_metadata_are_stored_exactly_or_refused_by_name(document_store: CDEDocumentStore) -> None:
+    metadata = {"size": np.float32(0.5), "pages": np.int64(3), "row": np.array([1, 2])}
+    document_store.write_documents([Document(content="text", meta=metadata)])
+    (stored,) = document_store.filter_documents()
+    assert stored.meta == {"size": 0.5, "pages": 3, "row": [1, 2]}
+    for value, message in [(float("nan"), "when is nan"), ({1}, "when is of the type set, .*; give a list")]:
+        with pytest.raises(CorpusError, match=message):
+            document_store.write_documents([Document(content="other", meta={"when": value})])
+    assert document_store.count_documents() == 1
+
+
 def test_a_refused_call_makes_no_collection(tmp_path: Path, model_folder: str) -> None:
     """An empty one would keep its context of these documents, and its `group_by`."""
     store = CDEDocumentStore(str(tmp_path / "papers.faiss"), model=model_folder, group_by="price")

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle  # noqa: TID251 - what LlamaIndex does with transformations for its worker processes
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -209,9 +210,55 @@ async def test_a_pipeline_with_a_docstore_upserts(vector_store: CDEVectorStore) 
 
 def test_what_json_cannot_hold_is_refused(vector_store: CDEVectorStore) -> None:
     count = vector_store.collection.count()
-    with pytest.raises(CorpusError, match="Node odd: expected metadata that JSON can hold"):
-        vector_store.add([TextNode(text="money"), TextNode(id_="odd", text="money", metadata={"d": object()})])
+    circle: list[object] = []
+    circle.append(circle)
+    refused: dict[object, str] = {
+        object(): "d is of the type object",
+        float("nan"): "d is nan, which JSON does not have; leave it out",
+        np.float32("inf"): "d is inf",
+        frozenset({"a", "b"}): "d is of the type frozenset, .*; give a list",
+    }
+    cases = [*refused.items(), ({"a"}, "d is of the type set"), ([{"e": np.nan}], "d is nan|e is nan"), (circle, "100")]
+    for value, message in cases:
+        odd = TextNode(id_="odd", text="money", metadata={"d": value})
+        with pytest.raises(CorpusError, match=rf"^Node odd: metadata has to be a JSON object: .*{message}"):
+            vector_store.add([TextNode(text="money"), odd])
+    source = Document(text="x", id_="source", metadata={"d": {"a"}}).as_related_node_info()
+    node = TextNode(id_="odd", text="money", relationships={NodeRelationship.SOURCE: source})
+    with pytest.raises(CorpusError, match="Node odd: metadata of its source has to be a JSON object: d is of the type"):
+        vector_store.add([node])
     assert vector_store.collection.count() == count
+
+
+def test_metadata_with_an_exact_json_value_are_stored(vector_store: CDEVectorStore) -> None:
+    metadata = {"size": np.float32(0.5), "pages": np.int64(3), "row": np.array([1, 2]), "day": date(2026, 11, 28)}
+    source = Document(text="x", id_="source", metadata=metadata)
+    related = {
+        NodeRelationship.SOURCE: source.as_related_node_info(),
+        NodeRelationship.CHILD: [TextNode(text="y", metadata=metadata).as_related_node_info()],
+    }
+    vector_store.add([TextNode(id_="mine", text="money", metadata=metadata, relationships=related)])
+    (node,) = vector_store.get_nodes(["mine"])
+    plain = {"size": 0.5, "pages": 3, "row": [1, 2], "day": "2026-11-28"}
+    assert node.metadata == plain
+    assert node.source_node is not None
+    assert node.source_node.metadata == plain
+    assert node.child_nodes is not None
+    assert node.child_nodes[0].metadata == plain
+    assert vector_store.collection.count({"pages": 3, "size": 0.5, "ref_doc_id": "source"}) == 1
+    assert metadata["pages"].dtype == np.int64  # the caller's are as they were
+
+
+def test_a_search_limited_to_records_of_another_program_is_refused(vector_store: CDEVectorStore) -> None:
+    """They have no node's id in their metadata, so nothing would be found."""
+    vector_store.collection.add_records([Record("foreign", "money money")])
+    mine = vector_store.get_nodes()[0].node_id
+    for node_ids in (["foreign"], [mine, "foreign"]):
+        with pytest.raises(FilterError, match=r"1 of these node_ids .*'foreign'.*get_nodes\(node_ids\)"):
+            vector_store.query(VectorStoreQuery(query_str="money", similarity_top_k=5, node_ids=node_ids))
+    for node_ids in ([mine], [mine, "unknown"]):
+        ask = VectorStoreQuery(query_str="money", similarity_top_k=5, node_ids=node_ids)
+        assert vector_store.query(ask).ids == [mine]
 
 
 def test_no_cache_keeps_what_the_embedding_of_a_collection_gives(vector_store: CDEVectorStore) -> None:
@@ -298,8 +345,8 @@ def test_a_collection_is_made_once(
 def test_refused_documents_make_no_collection(model: CDEModel, tmp_path: Path) -> None:
     """An empty one would refuse the right call."""
     place = tmp_path / "essays.faiss"
-    documents = [Document(text="a fish", metadata={"size": np.float32(1)}), Document(text="a bank")]
-    with pytest.raises(CorpusError, match="metadata that JSON can hold"):
+    documents = [Document(text="a fish", metadata={"size": {1}}), Document(text="a bank")]
+    with pytest.raises(CorpusError, match="metadata of its source has to be a JSON object: size is of the type set"):
         CDEVectorStore.from_documents(documents, place, model=model)
     with pytest.warns(SmallContextWarning):
         assert len(CDEVectorStore.from_documents(documents[1:], place, model=model).get_nodes()) == 1
@@ -375,6 +422,7 @@ def test_queries_are_filtered(vector_store: CDEVectorStore) -> None:
     some = [node.node_id for node in vector_store.get_nodes()[:3]]
     ask = VectorStoreQuery(query_str="money", similarity_top_k=50, node_ids=some)
     assert sorted(vector_store.query(ask).ids or []) == sorted(some)
+    assert vector_store.query(VectorStoreQuery(query_str="money", similarity_top_k=5, doc_ids=[])).ids == []
     ask = VectorStoreQuery(query_str="money", similarity_top_k=2, node_ids=[])  # what an index without nodes sends
     assert len(vector_store.query(ask).ids or []) == 2
     with pytest.raises(FilterError, match="text_match_insensitive"):

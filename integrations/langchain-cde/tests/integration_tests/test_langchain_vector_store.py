@@ -136,6 +136,12 @@ def test_texts_from_anything_that_can_be_read_once(empty: CDEVectorStore) -> Non
     assert empty.collection.count() == 2
 
 
+def test_metadata_with_an_exact_json_value_are_stored(empty: CDEVectorStore) -> None:
+    metadata = {"size": np.float32(0.5), "pages": np.int64(3), "row": np.array([1, 2])}
+    (id_,) = empty.add_documents([Document(page_content="a", metadata=metadata)])
+    assert empty.get_by_ids([id_])[0].metadata == {"size": 0.5, "pages": 3, "row": [1, 2]}
+
+
 def test_what_cannot_be_stored_is_refused_with_its_place(empty: CDEVectorStore) -> None:
     with pytest.raises(CorpusError, match=r"Record 1 .*blank"):
         empty.add_texts(["a", " "], ids=["x", "y"])
@@ -145,6 +151,9 @@ def test_what_cannot_be_stored_is_refused_with_its_place(empty: CDEVectorStore) 
         empty.add_texts(["a", "b"], ids=["x"])
     with pytest.raises(CorpusError, match="JSON"):
         empty.add_texts(["a"], [{"when": object()}])
+    for value, message in [(float("nan"), "when is nan"), ({1}, "when is of the type set, .*; give a list")]:
+        with pytest.raises(CorpusError, match=message):
+            empty.add_documents([Document(page_content="a", metadata={"when": value})])
     with pytest.raises(TypeError, match="list"):
         empty.add_texts("a text")
     with pytest.raises(CorpusError, match="equally many"):

@@ -24,7 +24,7 @@ from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, R
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import TruncationWarning, adapter_warns, warn_user
+from cde_rag.errors import FilterError, TruncationWarning, adapter_warns, warn_user
 from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.filters import MAX_VALUES, check_narrows, matches
@@ -269,6 +269,20 @@ class CDEVectorStore(EmbeddingStore):
         found = self._collection.get(node_ids)
         return [record for record in found if where is None or matches(where, record.metadata)]
 
+    def _check_written_here(self, node_ids: Sequence[str]) -> None:
+        """Refuse ids of records that no node was made of: a search knows ids by the metadata of nodes.
+
+        Raises:
+            FilterError: One is of such a record.
+        """
+        foreign = [record.id for record in self._collection.get(node_ids) if NODE_ID not in record.metadata]
+        if foreign:
+            raise FilterError(
+                f"A search can be limited to nodes that this store wrote, and {len(foreign)} of these node_ids are "
+                f"records of another program, such as {foreign[0]!r:.80}. Limit it by filters over their metadata, or "
+                "take get_nodes(node_ids)."
+            )
+
     @override
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Search with the text of a query, in the modes `default`, `hybrid`, `text_search`, `sparse` and `mmr`.
@@ -279,12 +293,14 @@ class CDEVectorStore(EmbeddingStore):
         Args:
             query: With `query_str`; a `query_embedding` is not looked at. For `hybrid`: `alpha`, from 0 (BM25 alone) to
                 1 (vectors alone), by default 0.65; `hybrid_top_k`, the number of nodes, by default `similarity_top_k`;
-                and `sparse_top_k`, the hits of each ranking that are fused, at least 100.
+                and `sparse_top_k`, the hits of each ranking that are fused, at least 100. An empty `node_ids` limits
+                nothing, as retrievers of an index over a store that keeps its nodes always send it; an empty `doc_ids`
+                finds nothing.
             kwargs: For `mmr`: `mmr_threshold` (1: nearness alone, 0: unlikeness alone; 0.5 by default) and
                 `mmr_prefetch_k` (hits to choose from, 50 by default).
 
         Raises:
-            FilterError: A filter without an equivalent.
+            FilterError: A filter without an equivalent, or `node_ids` of records that another program wrote.
             StoreError: By terms, where the collection was made without them; `store.index_texts` adds them.
             ValueError: Another mode, no text, an `alpha` outside [0, 1] or in another mode, or an unknown keyword.
         """
@@ -296,6 +312,8 @@ class CDEVectorStore(EmbeddingStore):
             )
         if query.alpha is not None and query.mode != VectorStoreQueryMode.HYBRID:
             raise ValueError(f"alpha is for the mode hybrid, found alpha={query.alpha} in the mode {query.mode.value}.")
+        if query.node_ids:
+            self._check_written_here(query.node_ids)
         where = _all_of(where_of(query.filters), _ids(query.node_ids or None), _sources(query.doc_ids))
         if query.mode == VectorStoreQueryMode.DEFAULT:
             hits = self._collection.search(query.query_str, query.similarity_top_k, by="vectors", where=where)
