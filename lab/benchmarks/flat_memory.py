@@ -1,5 +1,5 @@
 """Memory of `cde-rag serve` under mixed load: queries, embeddings of batches of all sizes and lengths, and upserts of
-passages with siblings. After the first three minutes it may grow by 10 %, and no more.
+passages with siblings. After the first third of the time it may grow by 10 %, and no more.
 
 Run with: make flat-memory   (half an hour), or: python lab/benchmarks/flat_memory.py --minutes 5 --runtime torch
 
@@ -27,8 +27,10 @@ from cde_rag import Collection, ContextualEmbedder
 from cde_rag.evaluation.demo_corpus import documentation
 
 CLIENTS, TEXTS, RECORDS = 4, 32, 256
+# Kernels are made for each new shape of a batch until the cache has its bound; a slow machine needs minutes for that.
+WARM_UP = 1 / 3  # of the time
 GROWTH = 1.1  # of the largest size after the warm-up over the largest in it
-WARM_UP_S, EVERY_S = 180, 0.5  # seconds
+EVERY_S = 0.5  # seconds
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app()", "serve", "--port", "0"]
 
 
@@ -47,11 +49,11 @@ def main() -> None:
             pages = [{"page": f"p{number // 8}"} for number in range(RECORDS)]
             collection.add(texts[:RECORDS], ids=ids, metadata=pages)
         sizes = measured(Path(folder, "docs.faiss"), options.runtime, texts, 60 * options.minutes, options.seed)
-    warm = min(round(WARM_UP_S / EVERY_S), len(sizes) // 2)
+    warm = round(WARM_UP * len(sizes))
     growth = max(sizes[warm:]) / max(sizes[:warm])
     tenths = [sizes[min(len(sizes) - 1, len(sizes) * tenth // 10)] for tenth in range(11)]
     print(f"{options.runtime}, {options.minutes:g} minutes, resident MiB by tenths of the time: {tenths}")
-    print(f"largest after the first minutes over the largest in them: {growth:.3f} (at most {GROWTH})")
+    print(f"largest after the first third over the largest in them: {growth:.3f} (at most {GROWTH})")
     sys.exit(growth > GROWTH)
 
 
