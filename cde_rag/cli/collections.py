@@ -24,6 +24,7 @@ from cde_rag.cli.output import (
     print_json,
     print_scale,
     printable,
+    shown_place,
 )
 from cde_rag.errors import (
     ContextMismatchError,
@@ -34,7 +35,6 @@ from cde_rag.errors import (
     TextIndexError,
     UnknownFieldWarning,
 )
-from cde_rag.stores.kinds import shown_place
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection

@@ -26,10 +26,10 @@ from cde_rag.cli.output import (
     print_fields,
     print_json,
     progress_bar,
+    shown_place,
     updating,
 )
 from cde_rag.errors import CorpusError
-from cde_rag.stores.kinds import shown_place
 
 _TIMED = 32  # documents that are embedded to measure the speed
 _WORTH_PROBING = 10_000  # documents; the estimate of a smaller collection would take a good part of the run itself

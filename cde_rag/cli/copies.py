@@ -7,15 +7,7 @@ from typing import Annotated
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, TenantOption, existing, existing_place, new_store
-from cde_rag.cli.output import (
-    JsonOption,
-    ProgressOption,
-    in_passages,
-    print_json,
-    progress_bar,
-    updating,
-)
-from cde_rag.stores.kinds import shown_place
+from cde_rag.cli.output import JsonOption, ProgressOption, in_passages, print_json, progress_bar, shown_place, updating
 
 BackupArgument = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")]

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cde_rag.cli.output import in_passages, print_json, printable
+from cde_rag.cli.output import in_passages, print_json, printable, shown_place
 from cde_rag.errors import how_to_install
-from cde_rag.stores.kinds import shown_place
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection

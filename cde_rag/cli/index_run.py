@@ -17,9 +17,8 @@ from cde_rag.cli.index_report import (
     print_unread,
     warn_of_language,
 )
-from cde_rag.cli.output import INTERRUPTED, in_passages, print_json, printable, progress_bar, updating
+from cde_rag.cli.output import INTERRUPTED, in_passages, print_json, printable, progress_bar, shown_place, updating
 from cde_rag.errors import CDEError, CorpusError, StoreError
-from cde_rag.stores.kinds import shown_place
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection

@@ -166,6 +166,13 @@ def printable(text: str) -> str:
     return _COMMANDS.sub("�", text)
 
 
+def shown_place(place: str | Path) -> str:
+    """Return the path of a collection, or its address without passwords and secrets."""
+    from cde_rag.stores import kinds  # with numpy, which `--help` does without
+
+    return kinds.shown_place(place)
+
+
 def one_line(text: str, width: int) -> str:
     """Return a printable text on one line, truncated to a number of characters."""
     line = printable(" ".join(text.split()))

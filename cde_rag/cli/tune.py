@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
-from cde_rag.cli.output import JsonOption, print_json
+from cde_rag.cli.output import JsonOption, print_json, shown_place
 from cde_rag.errors import CorpusError
-from cde_rag.stores.kinds import shown_place
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
