@@ -85,7 +85,7 @@ def _exact(metadata: dict[str, Any], of: str) -> dict[str, Any]:
 
 
 def _written(value: object, depth: int = 0) -> object:
-    """Return what LlamaIndex writes for dates, decimals, objects and the like; the rest as it is, for `encode`."""
+    """Return dates, decimals and objects as LlamaIndex writes them, and the rest as it is, for `encode`."""
     if depth > MAX_LEVELS:
         return value
     if isinstance(value, Mapping):
