@@ -159,7 +159,7 @@ def test_a_run_ends_although_more_comes_in_all_the_time(papers: Collection, monk
 
 
 def test_vectors_of_an_activation_that_is_repeated_count_once(papers: Collection, monkeypatch: pytest.MonkeyPatch):
-    """As where PostgreSQL undoes a transaction, and asks for it again."""
+    """The case of a transaction that PostgreSQL undoes and has repeated."""
     store, undone = papers.store, list[int]()
     write = store._engine.write
 

@@ -256,7 +256,7 @@ def test_hybrid_is_the_default_of_all_searches(papers: Collection) -> None:
 
 
 def test_a_hybrid_ranking_ends_where_its_documentation_says(tmp_path: Path) -> None:
-    """Of twice the candidates, in one page or in many; the vectors rank every record."""
+    """The end is at twice the candidates, in one page or in many; the vectors rank every record."""
     with Collection.create(FaissStore(tmp_path / "papers"), StubEmbedder()) as papers:
         texts = [f"river {place}" if place < 200 else f"bank {place}" for place in range(400)]
         papers.add(texts, ids=map(str, range(400)))

@@ -361,7 +361,7 @@ def test_names_of_collections_that_only_look_like_tenants(tiny_model: CDEModel) 
 
 
 def test_a_tenant_is_removed_after_a_call_that_was_killed(tmp_path: Path) -> None:
-    """What a killed call had renamed already is removed with it, and is no tenant meanwhile."""
+    """A folder that a killed call had renamed is removed with it, and is no tenant meanwhile."""
     place, key = FolderTenants(tmp_path / "papers", FaissStore), place_key("acme")
     folder = tmp_path / "papers" / "tenants"
     for name in (key, f".{key}.0123abcd.removed", f"{key}.removed"):  # the last is how 0.2 named it

@@ -19,7 +19,7 @@ from cde_rag._validation import check_list, check_positive, check_str, utf8
 from cde_rag.errors import CorpusError, SmallContextWarning, warn_user
 
 Strategy: TypeAlias = Literal["random", "clusters"]
-"""How a corpus is sampled: uniformly, or one document near each of as many centroids."""
+"""Sampling of a corpus: uniform, or one document near each of as many centroids."""
 
 SMALL_CONTEXT = 64  # documents; fewer do not show the common features of a corpus
 POOL = 16  # documents embedded for each cluster that `sample_clusters` makes

@@ -19,7 +19,7 @@ _NETWORK: Final = re.compile(
     r"|smb3|smbfs|sshfs)"
 )
 TENANTS: Final = "tenants"  # folder in a collection's, of the collections of its tenants
-_MARKERS: Final = ("collection.sqlite", "cde.json")  # one of them is in each collection's folder; see `kinds.KINDS`
+MARKERS: Final = {"faiss": "collection.sqlite", "qdrant": "cde.json"}  # a file in every folder of that kind
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PIECE: Final = 2**20  # bytes
 
@@ -66,7 +66,7 @@ def check_outside(path: Path, *, own: Path | None = None) -> None:
     check_path(path)
     path = path.resolve()
     for folder in path.parents:
-        if (own is not None and folder == own.resolve()) or any((folder / name).exists() for name in _MARKERS):
+        if (own is not None and folder == own.resolve()) or any((folder / name).exists() for name in MARKERS.values()):
             raise StoreError(
                 f"{path}: expected a path outside of collections, found it in the folder of one, {folder}. Give "
                 f"another path, such as {folder.parent / path.name}."

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from cde_rag._files import given_path, user_path
 from cde_rag.errors import StoreError
+from cde_rag.stores.files import MARKERS
 from cde_rag.stores.store import Store
 from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 
@@ -50,8 +51,8 @@ _POSTGRES: Final = (
     "cde_rag.stores.postgres:PgTenants.at_address",
 )
 KINDS: Final = (
-    StoreKind("faiss", "cde_rag.stores.faiss:FaissStore", "collection.sqlite"),
-    StoreKind("qdrant", "cde_rag.stores.qdrant_edge:QdrantEdgeStore", "cde.json"),
+    StoreKind("faiss", "cde_rag.stores.faiss:FaissStore", MARKERS["faiss"]),
+    StoreKind("qdrant", "cde_rag.stores.qdrant_edge:QdrantEdgeStore", MARKERS["qdrant"]),
     StoreKind("postgresql", *_POSTGRES),
     StoreKind("postgres", *_POSTGRES),
 )

@@ -338,7 +338,7 @@ def test_threads_see_an_activation_at_one_instant(scratch: Path) -> None:
 
 @pytest.mark.parametrize("call", ["create_generation", "drop", "index_texts"])
 def test_records_are_written_while_a_change_of_generations_waits_for_an_index(tmp_path: Path, call: str) -> None:
-    """Which takes minutes to be built."""
+    """An index that takes minutes to be built."""
     store = created(opener(tmp_path / "papers"))
     store.create_generation(fingerprint=OTHER, context=b"other")
     store.add([row("a")], EXACT[:1], fingerprint=SPACE)

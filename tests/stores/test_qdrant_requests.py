@@ -233,7 +233,7 @@ def elsewhere(client: QdrantClient) -> QdrantStore:
 def test_what_is_written_under_a_name_has_the_vectors_of_its_collection(
     client: QdrantClient, monkeypatch: pytest.MonkeyPatch, run: str | None
 ) -> None:
-    """Of the same records and the same space, but with prefixes, beside the manifest of the one that is gone."""
+    """Another collection of the same records and space, but with prefixes, and the manifest of the one that is gone."""
     if run is not None:
         monkeypatch.setattr(generations, "new_run", lambda: run)  # as versions before did for the first generation
     old = created(lambda: QdrantStore(client, "papers"))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreFormatError
+from cde_rag.stores.files import MARKERS
 
-DATABASE: Final = "collection.sqlite"
+DATABASE: Final = MARKERS["faiss"]
 MARKER: Final = "store-id"  # written once; see connections.py
 # Files that the database refers to, or referred to.
 DERIVED: Final = re.compile(r"(context|vectors|(checked-)?index)-\d+(-[0-9a-f]{8})?")

@@ -17,13 +17,13 @@ from typing import Any, Final, cast
 from cde_rag._files import fsync_folder, read_file
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.files import copy_durably, replace_durably, write_new
+from cde_rag.stores.files import MARKERS, copy_durably, replace_durably, write_new
 from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.point_writes import put_derived
 from cde_rag.stores.qdrant_edge.shard import EdgeShard
 from cde_rag.stores.qdrant_edge.tables import ShardPoints
 
-MANIFEST: Final = "cde.json"
+MANIFEST: Final = MARKERS["qdrant"]
 DERIVED: Final = re.compile(r"shard(-\d+)+(-words)?|context-\d+\.safetensors")  # what the manifest refers to, or did
 
 
