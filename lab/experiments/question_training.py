@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -51,6 +52,7 @@ STEPS: Final = ("pairs", "old", "negatives", "prepared", "models", "merged", "sc
 SURROGATE: Final = "minilm-256"
 TITLED: Final = ", titled"  # ends the name of a source whose passages have their titles in front
 FEWEST: Final = 3  # hard negatives of a pair
+SPARE: Final = 1.25  # old pairs that are compared with other sets, for each that is wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +225,7 @@ class TrainingPlan:
         if not path.exists():
             weights = {each.source: each.weight for each in self.config.old}
             found = [each for each in bundled_pairs.pairs_beside_questions(self._data) if each.source in weights]
-            wanted = 2 * self.config.old_share * sum(1 for _ in PairReader(self.pairs() / f"{TRAIN}.jsonl.gz"))
+            wanted = SPARE * self.config.old_share * sum(1 for _ in PairReader(self.pairs() / f"{TRAIN}.jsonl.gz"))
             limits = {source: round(wanted * weight / sum(weights.values())) for source, weight in weights.items()}
             pairs = per_source(found, limits)
             sets = [one for given in self._against() for one in evaluation_sets(given)[0]] + self._questions_apart()
@@ -280,7 +282,8 @@ class TrainingPlan:
             return [folder / MODEL for folder in folders]
         prepared = self.prepared(variant)
         sources = [prepared.source_names[code] for code in prepared.sources]
-        questions = sum(source.endswith(TITLED) for source in sources)
+        old = {each.source for each in self.config.old}
+        questions = sum(source not in old for source in sources)
         updates = round(variant.config.epochs * questions * (1 + self.config.old_share) / self.config.batch)
         for seed, folder in zip(variant.config.seeds, folders, strict=True):
             phases = tuple(
@@ -361,28 +364,23 @@ class TrainingPlan:
     def _material(self, variant: Variant) -> tuple[list[Pair], list[CorpusPassage]]:
         """Return the pairs of a variant, with hard negatives, and the passages of their corpora.
 
-        Questions stand twice, as the sources FORM and "FORM, titled": in the second all passages have titles in front.
+        The passages of every other corpus of a form have titles in front: it is of the source "FORM, titled".
         """
         rows = chosen_questions(_rows(self.pairs() / f"{TRAIN}.jsonl.gz"), variant.config)
         folder = self.negatives()
         pairs: list[Pair] = []
         passages: list[CorpusPassage] = []
-        forms = _forms(rows, least=2 * self._fewest(variant))
-        for name in dict.fromkeys(row["domain"] for row in rows):
+        for name, source in sources_of(rows, least=self._fewest(variant)).items():
             known = list(_rows(folder / f"{name}.jsonl.gz"))
             texts = {row["id"]: row for row in known if "id" in row}
             negatives = {row["question"]: row["negatives"] for row in known if "question" in row}
-            of_corpus = [row for row in rows if row["domain"] == name]
-            source = forms[of_corpus[0]["source"]]
-            for shown, end in (("text", ""), ("embedded", TITLED)):
-                passages += [
-                    CorpusPassage(row[shown].strip(), source + end, name, row["page"]) for row in texts.values()
-                ]
-                for row in of_corpus:
+            shown = "embedded" if source.endswith(TITLED) else "text"
+            passages += [CorpusPassage(row[shown].strip(), source, name, row["page"]) for row in texts.values()]
+            for row in rows:
+                if row["domain"] == name and row["passage"] in texts and len(negatives[row["id"]]) >= FEWEST:
                     hard = tuple(texts[each][shown].strip() for each in negatives[row["id"]])
-                    if len(hard) >= FEWEST and row["passage"] in texts:
-                        document = texts[row["passage"]][shown].strip()
-                        pairs.append(Pair(row["query"], document, source + end, name, row["parent"], hard))
+                    document = texts[row["passage"]][shown].strip()
+                    pairs.append(Pair(row["query"], document, source, name, row["parent"], hard))
         wanted = round(self.config.old_share * len(pairs))
         return pairs + self._old_pairs(wanted, least=self._fewest(variant)), passages
 
@@ -478,12 +476,25 @@ def gates(questions: Sequence[ScoreRow], sets: Sequence[SetRow], config: GatesCo
     return found
 
 
-def _forms(rows: Sequence[Mapping[str, Any]], *, least: int) -> dict[str, str]:
-    """Return the source of each form: its own, or one for all if a form has fewer pairs than a batch needs."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["source"]] = counts.get(row["source"], 0) + 1
-    return {form: form if min(counts.values()) >= least else UNNAMED for form in counts}
+def sources_of(rows: Sequence[Mapping[str, Any]], *, least: int) -> dict[str, str]:
+    """Name the source of each corpus: its form, with titles for every other corpus of it.
+
+    Args:
+        rows: Lines of a file of pairs.
+        least: Pairs that a batch needs; where a source has fewer, all corpora are of one form.
+    """
+    forms = {row["domain"]: row["source"] for row in rows}
+    found = _every_other_titled(forms)
+    counts = Counter(found[row["domain"]] for row in rows)
+    return found if min(counts.values()) >= least else _every_other_titled(dict.fromkeys(forms, UNNAMED))
+
+
+def _every_other_titled(forms: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for form in dict.fromkeys(forms.values()):
+        corpora = sorted((name for name in forms if forms[name] == form), key=_order)
+        found |= {name: form + (TITLED if place % 2 else "") for place, name in enumerate(corpora)}
+    return found
 
 
 def _rows(path: Path) -> list[Mapping[str, Any]]:

@@ -79,9 +79,9 @@ def test_files_follow_the_umask(tmp_path: Path, mask: int, file: int, folder: in
         "import os, sys; from pathlib import Path; from script import *; from cde_rag.transfer.backup import back_up\n"
         "os.umask(int(sys.argv[2])); store = FaissStore(sys.argv[1], index='hnsw')\n"
         "for step in steps()[:25]: step(store)\n"
-        "back_up(store, Path(sys.argv[1]) / 'backup')\n"
+        "back_up(store, Path(sys.argv[1]).parent / 'backup')\n"
         "with store.lease():\n"
-        "    for path in [Path(sys.argv[1]), *Path(sys.argv[1]).rglob('*')]:\n"
+        "    for path in Path(sys.argv[1]).parent.rglob('*'):\n"
         "        print(path.is_dir(), path.stat().st_mode & 0o777)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}

@@ -23,6 +23,7 @@ class DuplicateConfig:
     words: int = 5  # of an n-gram                                        Lee et al. 2022
     jaccard: float = 0.5  # of the sets of n-grams, from 0.5 to 1         ours; Lee et al. 2022 have 0.8
     cosine: float = 0.95  # of the surrogate embeddings                   ours, as in `filtering`
+    shared_words: float = 0.3  # TF-IDF cosine below which an evaluation text is not compared; 0: all are   ours
     queries_per_document: int = 8  # of one and the same document that stay   ours
 
 
@@ -91,6 +92,36 @@ def matches(one: UniqueTexts, other: UniqueTexts, config: DuplicateConfig) -> Ma
     rows, scores = np.concatenate([rows, near]), np.concatenate([scores, cosines])
     order = np.lexsort((cosine, rows[:, 1], -scores, rows[:, 0]))
     return Matches(rows[order, 0], rows[order, 1], scores[order], cosine[order])
+
+
+def sharing_words(texts: Sequence[str], others: Sequence[str], *, least: float) -> list[str]:
+    """Keep the texts that share words with one of the others, so that the rest need no surrogate embeddings.
+
+    Words of more than a twentieth of all texts do not count.
+
+    Args:
+        texts: Texts to choose from.
+        others: What they are compared with.
+        least: Cosine of TF-IDF, above 0 and at most 1.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+
+    Source: ours.
+    """
+    features: Any = require("sklearn.feature_extraction.text", "train")
+    most = max(100, (len(texts) + len(others)) // 20)
+    vectorizer = features.TfidfVectorizer(
+        sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b", max_df=most
+    )
+    vectorizer.fit([*texts, *others])
+    given = vectorizer.transform(others).T.tocsr()
+    kept: list[str] = []
+    for start in range(0, len(texts), BLOCK):
+        block = texts[start : start + BLOCK]
+        best = (vectorizer.transform(block) @ given).max(axis=1).toarray().ravel()
+        kept += [text for text, cosine in zip(block, best, strict=True) if cosine >= least]
+    return kept
 
 
 def _near(

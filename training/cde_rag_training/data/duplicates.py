@@ -22,7 +22,7 @@ import numpy as np
 
 from cde_rag.errors import CorpusError
 from cde_rag.readers.tables import jsonl_rows, opened
-from cde_rag_training.clustering.near_duplicates import DuplicateConfig, Matches, UniqueTexts, matches
+from cde_rag_training.clustering.near_duplicates import DuplicateConfig, Matches, UniqueTexts, matches, sharing_words
 from cde_rag_training.clustering.surrogate import Surrogate
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.data.reading import PairReader
@@ -171,9 +171,13 @@ def _against(
 ) -> dict[int, Removal]:
     """Return the pairs, by number, that have a text of an evaluation set (rule 1)."""
     names = {text: one.name for one in reversed(sets) for text in (*one.documents, *one.queries)}
-    if not names:
+    compared = list(names)
+    if config.shared_words and names:
+        given = [text for texts in sides.values() for text in texts.texts]
+        compared = sharing_words(compared, given, least=config.shared_words)
+    if not compared:
         return {}
-    others = UniqueTexts(list(names), surrogate, config)
+    others = UniqueTexts(compared, surrogate, config)
     removals: dict[int, Removal] = {}
     for side, texts in sides.items():
         found = matches(texts, others, config)
