@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -190,21 +191,46 @@ def test_the_plan_runs_and_resumes(data: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_batches_hold_what_the_plan_says(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Titled or not by source, hard negatives in all batches of questions, and half as many old pairs."""
+    """Sources by form, hard negatives in all batches of questions, and half as many old pairs."""
     monkeypatch.setattr(question_training, "minilm", lambda: stub_vectors)
     monkeypatch.setattr(bundled_pairs, "PACKAGES", ())
     config, variants = read_plan(data / "plan.toml")
     plan = question_training.TrainingPlan(config, variants, data, tmp_path, data, [])
     prepared = plan.prepared(variants[0])
     names = [prepared.source_names[code] for code in prepared.sources]
-    assert set(names) == {"people", "people, titled", "code", "code, titled", "docs", "lfrqa"}
+    assert set(names) == {"people", "code", "docs", "lfrqa"}
     questions = sum(name not in ("docs", "lfrqa") for name in names)
-    assert names.count("people") == names.count("people, titled")
     assert len(names) - questions == pytest.approx(questions / 2, abs=2)
     assert prepared.passages is not None
     assert (prepared.hard_negatives[[name not in ("docs", "lfrqa") for name in names]] >= 0)[:, :3].all()
     few = plan.prepared(variants[1])
     assert len({few.domain_names[code] for code in few.domains} - {"docs", "lfrqa"}) == 1
+
+
+def test_every_other_corpus_of_a_form_has_titles_in_front() -> None:
+    rows = [{"domain": f"{form} {number}", "source": form} for form in ("people", "code") for number in range(4)]
+    named = question_training.sources_of(rows, least=2)
+    assert Counter(named.values()) == {"people": 2, "people, titled": 2, "code": 2, "code, titled": 2}
+    together = question_training.sources_of(rows[1:], least=2)  # too few pairs of one source
+    assert sorted(Counter(together.values()).values()) == [3, 4]
+    assert together.keys() == {row["domain"] for row in rows[1:]}
+
+
+def test_titles_stand_before_the_passages_of_a_titled_source(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(question_training, "minilm", lambda: stub_vectors)
+    monkeypatch.setattr(bundled_pairs, "PACKAGES", ())
+    monkeypatch.setattr(question_training, "sources_of", lambda *_, **__: {"bank": "people, titled", "boat": "code"})
+    config, variants = read_plan(data / "plan.toml")
+    pairs, passages = question_training.TrainingPlan(config, variants, data, tmp_path, data, [])._material(variants[0])
+    for domain, title in (("bank", True), ("boat", False)):
+        texts = [pair.document for pair in pairs if pair.domain == domain]
+        texts += [negative for pair in pairs if pair.domain == domain for negative in pair.hard_negatives]
+        texts += [passage.text for passage in passages if passage.domain == domain]
+        assert (
+            all(f" {domain}" in text.split("\n")[0] for text in texts) == title
+        )  # the first of a page has its heading
 
 
 def test_a_folder_of_other_settings_is_refused(data: Path, tmp_path: Path) -> None:
