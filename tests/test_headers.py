@@ -49,7 +49,7 @@ def test_texts_begin_with_headers_where_they_are_made_a_collection(tmp_path: Pat
     given: Any = {"titles": ["Page"], "metadata": [{"section": "Install > Linux"}], "headers": ["section"]}
     with Collection.from_texts(["text"], ids=["a"], store=tmp_path / "papers.faiss", model=MODEL, **given) as papers:
         assert papers.get(["a"])[0].title == "Page > Install > Linux"
-        assert papers.info().headers == ("section",)
+        assert papers.inspect().headers == ("section",)
 
 
 def test_headers_are_siblings_headers_too(tmp_path: Path):
