@@ -177,6 +177,6 @@ def test_evaluation_texts_without_common_words_are_not_embedded():
         "swift wings",
     }
     assert reasons(kept) == [("wings of a swift", "document", "air", "cosine")]
-    every = without_near_duplicates(pairs, DuplicateConfig(shared_words=0), surrogate=noted, against=sets)
+    every = without_near_duplicates(pairs, DuplicateConfig(shared_words=0.0), surrogate=noted, against=sets)
     assert set(embedded) >= {"=c elsewhere", *filler}
     assert every.pairs == kept.pairs
