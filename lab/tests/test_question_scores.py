@@ -16,12 +16,8 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import SmallContextWarning
-from cde_rag.evaluation.bm25 import word_hits
-from cde_rag.evaluation.intervals import PairedQueries, compare
-from cde_rag.models import CDEModel
-from cde_rag.search.fusion import fuse
-from cde_rag_training.questions.answer_passages import PagePassage
-from cde_rag_training.questions.answer_scores import (
+from cde_rag.evaluation.answer_passages import PagePassage
+from cde_rag.evaluation.answer_scores import (
     JudgedPassages,
     answer_difference,
     answer_scores,
@@ -29,7 +25,11 @@ from cde_rag_training.questions.answer_scores import (
     mean_score,
     parts_of,
 )
-from cde_rag_training.questions.question_folder import Answer, Site, UserQuestion, read_corpora
+from cde_rag.evaluation.bm25 import word_hits
+from cde_rag.evaluation.intervals import PairedQueries, compare
+from cde_rag.evaluation.question_folder import Answer, Site, UserQuestion, read_corpora
+from cde_rag.models import CDEModel
+from cde_rag.search.fusion import fuse
 from lab.experiments import user_questions
 from lab.experiments.question_scores import System, read_judged, score_rows, system_rankings
 

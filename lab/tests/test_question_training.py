@@ -17,13 +17,13 @@ from prepared_stub import stub_vectors
 from tiny import WORDS
 from tiny_run import start_folder
 
+from cde_rag.evaluation.answer_passages import PagePassage
+from cde_rag.evaluation.answer_scores import JudgedPassages
+from cde_rag.evaluation.question_folder import Answer, Site, UserQuestion
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.config import LossConfig
 from cde_rag_training.networks.interpolation import merge_models
-from cde_rag_training.questions.answer_passages import PagePassage
-from cde_rag_training.questions.answer_scores import JudgedPassages
 from cde_rag_training.questions.hard_negatives import HardNegativesConfig, hard_negatives
-from cde_rag_training.questions.question_folder import Answer, Site, UserQuestion
 from cde_rag_training.recipe import RecipeError
 from lab.experiments import bundled_pairs, question_training
 from lab.experiments.question_scores import ScoreRow

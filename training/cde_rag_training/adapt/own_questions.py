@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from cde_rag.errors import CorpusError
+from cde_rag.evaluation.answer_passages import AnswerFinder, PagePassage
+from cde_rag.evaluation.answer_scores import JudgedPassages
 from cde_rag.evaluation.beir import read_judged_queries
-from cde_rag.readers import tables
-from cde_rag.readers.columns import UnusableError, kind
-from cde_rag.records import Record, embedded_text
-from cde_rag_training.adapt.sections import parent_name
-from cde_rag_training.questions.answer_passages import AnswerFinder, PagePassage
-from cde_rag_training.questions.answer_scores import JudgedPassages
-from cde_rag_training.questions.question_folder import (
+from cde_rag.evaluation.question_folder import (
     QUESTIONS,
     Answer,
     Site,
@@ -30,6 +26,10 @@ from cde_rag_training.questions.question_folder import (
     existing,
     question_of,
 )
+from cde_rag.readers import tables
+from cde_rag.readers.columns import UnusableError, kind
+from cde_rag.records import Record, embedded_text
+from cde_rag_training.adapt.sections import parent_name
 
 UNKNOWN_ID: Final = "a question for an id that the corpus does not have"
 UNKNOWN_TEXT: Final = "a question for a text that the corpus does not have"

@@ -15,10 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, cast
 
 from cde_rag.errors import CorpusError
-from cde_rag.readers.columns import UnusableError, kind
-from cde_rag.readers.tables import jsonl_rows, opened
-from cde_rag_training.questions.answer_passages import flat
-from cde_rag_training.questions.question_folder import (
+from cde_rag.evaluation.answer_passages import flat
+from cde_rag.evaluation.question_folder import (
     PAGES,
     Answer,
     QuestionCorpus,
@@ -30,6 +28,8 @@ from cde_rag_training.questions.question_folder import (
     site_of,
     string,
 )
+from cde_rag.readers.columns import UnusableError, kind
+from cde_rag.readers.tables import jsonl_rows, opened
 from cde_rag_training.questions.question_pairs import write_lines
 
 DIGITS: Final = 16  # of a digest, hexadecimal

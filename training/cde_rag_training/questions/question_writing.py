@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from cde_rag.errors import CDEError, require
-from cde_rag_training.questions.answer_passages import PagePassage, holds
-from cde_rag_training.questions.question_folder import Answer, UserQuestion
+from cde_rag.evaluation.answer_passages import PagePassage, holds
+from cde_rag.evaluation.question_folder import Answer, UserQuestion
 
 Ask: TypeAlias = Callable[[list[dict[str, str]]], AsyncGenerator[str, None]]
 """Messages to the pieces of a complete answer, as of `remote_answers`."""

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from cde_rag.evaluation.answer_passages import MAX_CHARACTERS, AnswerFinder, PagePassage, page_passages
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import reciprocal_rank
+from cde_rag.evaluation.question_folder import QuestionCorpus, Site, UserQuestion
 from cde_rag.evaluation.ranking import Ranking
-from cde_rag_training.questions.answer_passages import MAX_CHARACTERS, AnswerFinder, PagePassage, page_passages
-from cde_rag_training.questions.question_folder import QuestionCorpus, Site, UserQuestion
 
 K: Final = 10  # hits that are looked at
 

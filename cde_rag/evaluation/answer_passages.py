@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
+from cde_rag.evaluation.question_folder import UserQuestion
 from cde_rag.readers import RecordReader
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.passages import MARKDOWN, TEXT
 from cde_rag.records import Record, embedded_text
-from cde_rag_training.questions.question_folder import UserQuestion
 
 SHARE: Final = 0.6  # of a quote's words, in order, that a passage holds in a stretch of at most …
 STRETCH: Final = 2  # … so many times the quote's length; in all of a long passage frequent words would suffice
