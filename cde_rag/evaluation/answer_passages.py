@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from cde_rag.evaluation.question_folder import UserQuestion
+from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.readers import RecordReader
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.passages import MARKDOWN, TEXT
@@ -160,7 +160,7 @@ class AnswerFinder:
         for position, passage in enumerate(passages):
             self._of_page.setdefault(passage.page, []).append(position)
 
-    def find(self, question: UserQuestion) -> Answering:
+    def find(self, question: JudgedQuestion) -> Answering:
         """Return the passages that answer the question; none if no passage holds a quote even nearly."""
         best: dict[int, None] = {}
         right = set[int]()

@@ -15,8 +15,9 @@ from jaxtyping import Bool, Float64, Int64
 
 from cde_rag.evaluation.answer_passages import MAX_CHARACTERS, AnswerFinder, PagePassage, page_passages
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
+from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.evaluation.metrics import reciprocal_rank
-from cde_rag.evaluation.question_folder import QuestionCorpus, Site, UserQuestion
+from cde_rag.evaluation.question_folder import QuestionCorpus, Site
 from cde_rag.evaluation.ranking import Ranking
 
 K: Final = 10  # hits that are looked at
@@ -35,7 +36,7 @@ class JudgedPassages:
 
     site: Site
     passages: tuple[PagePassage, ...]
-    questions: tuple[UserQuestion, ...]
+    questions: tuple[JudgedQuestion, ...]
     answers: tuple[frozenset[str], ...]
 
     @property
