@@ -135,6 +135,14 @@ def nearly_holds(quote: str, text: str) -> bool:
     return any(_in_order(wanted, words[at : at + span]) >= need for at in range(max(1, len(words) - span + 1)))
 
 
+def answers_question(question: JudgedQuestion, page: str, text: str) -> bool:
+    """Return True if a text of a page holds, or nearly holds, the quote of an answer there."""
+    return any(
+        answer.page == page and (holds(answer.quote, text) or nearly_holds(answer.quote, text))
+        for answer in question.answers
+    )
+
+
 def _in_order(wanted: Sequence[str], words: Sequence[str]) -> int:
     """Return the length of the longest common subsequence of two lists of words."""
     row = [0] * (len(words) + 1)

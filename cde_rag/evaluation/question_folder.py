@@ -11,7 +11,7 @@ A line of `questions.jsonl` is as in `judged_questions`; its answers are pages a
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cde_rag.errors import CorpusError
@@ -179,6 +179,33 @@ def read_pages(folder: Path) -> dict[str, str]:
     if not pages:
         raise CorpusError(f"{folder}: expected {PAGES} (or {PAGES}.gz), or text files in pages/, found neither.")
     return pages
+
+
+def page_names(folder: Path) -> frozenset[str]:
+    """Return the paths of the files below a folder of pages, from there."""
+    return frozenset(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def unpack(pages: Mapping[str, str], folder: Path) -> None:
+    """Write pages as files below a folder; files that are there with the same text are left as they are.
+
+    Args:
+        pages: Text by path.
+        folder: Created if missing.
+
+    Raises:
+        CorpusError: A path leads out of the folder, or is no name of a file.
+    """
+    for page, text in pages.items():
+        parts, path = PurePosixPath(page).parts, folder / page
+        if not parts or ".." in parts or PurePosixPath(page).is_absolute() or "\0" in page:
+            raise CorpusError(f"expected paths of pages in their folder, found {page!r:.80}. Rename the page.")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_file() or path.read_bytes() != text.encode():
+                path.write_bytes(text.encode())
+        except OSError as error:
+            raise CorpusError(f"{page!r:.80}: cannot be written as a file: {error.strerror}. Rename it.") from error
 
 
 def read_page(path: Path) -> str:
