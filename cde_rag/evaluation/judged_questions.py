@@ -60,9 +60,14 @@ class JudgedQuestion:
     documents: tuple[str, ...] = ()
 
     @property
-    def is_quoted(self) -> bool:
+    def by_quote(self) -> bool:
         """True if all answers are places in pages."""
-        return bool(self.answers) and not self.grades and not self.documents
+        return not self.grades and not self.documents
+
+    @property
+    def by_id(self) -> bool:
+        """True if all answers are ids of records."""
+        return not self.answers and not self.documents
 
 
 def read_judged_questions(path: str | Path, *, split: str = "test") -> list[JudgedQuestion]:

@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.answer_passages import AnswerFinder, PagePassage
 from cde_rag.evaluation.answer_scores import JudgedPassages
+from cde_rag.evaluation.beir import JudgedQueries
 from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion, read_judged_questions
 from cde_rag.evaluation.question_folder import Site
+from cde_rag.readers import PARENT_KEY
 from cde_rag.records import Record, embedded_text, parent_of
 
 UNKNOWN_ID: Final = "a question for an id that the corpus does not have"
@@ -60,6 +63,17 @@ class OwnQuestions(NamedTuple):
 
     data: JudgedPassages
     dropped: Counter[str]
+
+    @property
+    def queries(self) -> JudgedQueries:
+        """The questions as queries, with the grades of records by id."""
+        questions = self.data.questions
+        return JudgedQueries(
+            tuple(one.id for one in questions),
+            tuple(one.text for one in questions),
+            tuple(one.grades for one in questions),
+            0,
+        )
 
 
 def read_own_questions(path: Path, corpus: OwnCorpus, *, name: str) -> OwnQuestions:
@@ -118,6 +132,23 @@ def find_answers(
     ]
     answers = [frozenset(passages[place].id for place in right) for right in places]
     return OwnQuestions(JudgedPassages(Site(name), passages, tuple(of_pages), tuple(answers)), dropped)
+
+
+def known_records(collection: Collection, questions: Sequence[JudgedQuestion]) -> OwnCorpus:
+    """Return the records of a collection that can answer: those with the ids, or all if answers are quotes or texts.
+
+    Raises:
+        CorpusError: The collection has none of them.
+    """
+    ids = sorted({id_ for question in questions for id_ in question.grades})
+    by_id = all(question.by_id for question in questions)
+    records = collection.get(ids) if by_id else collection.scroll()
+    if by_id and not records:
+        raise CorpusError(
+            f"Expected judgments of ids that the collection has, found {ids[0]!r:.80} and {len(ids) - 1} others, none "
+            "of them there. cde-rag search --json prints the collection's ids."
+        )
+    return OwnCorpus.of(records, parent_key=collection.parent_key or PARENT_KEY)
 
 
 def parent_name(record: Record, parent_key: str | None) -> str:

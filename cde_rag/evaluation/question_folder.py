@@ -148,7 +148,7 @@ def read_questions(folder: Path, name: str, pages: Container[str]) -> tuple[Judg
         question = row if row.id else replace(row, id=f"{name}-{len(questions) + 1:03d}")
         if question.id in questions:
             raise CorpusError(f"{where}: the id {question.id!r} came before. Give each question its own.")
-        if not question.is_quoted:
+        if not question.by_quote:
             raise CorpusError(f"{where}: expected answers with page and quote, found others. They are of a collection.")
         if lost := next((answer.page for answer in question.answers if answer.page not in pages), None):
             raise CorpusError(f"{where}: no page {lost!r} in {folder}. Add the page, or remove the answer.")

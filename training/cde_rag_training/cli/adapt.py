@@ -41,8 +41,8 @@ def adapt(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Your questions: judged on the page of cde-rag serve (its zip or canary.jsonl), a folder in BEIR's "
-            "layout, or lines with query and id (or document), or with question and answers (page, quote).",
+            help="Your questions: lines with question and answers (page and quote, or id), what the page of cde-rag "
+            "serve saves, a folder in BEIR's layout, or lines with query and id (or document).",
         ),
     ] = None,
     llm: Annotated[
