@@ -36,8 +36,8 @@ METRICS: Final[Mapping[str, str]] = {  # and their heading
     "hit@1": "hit@1",
     "hit@5": "hit@5",
     "page_mrr@10": "page MRR@10",
-    "page_hit@1": "hit@1",
-    "page_hit@5": "hit@5",
+    "page_hit@1": "page hit@1",
+    "page_hit@5": "page hit@5",
     **{f"found@{budget}": f"{budget:,} tokens" for budget in BUDGETS},
 }
 _TOKENIZER: Final = "cde-mini-1"  # whose tokens are counted, whatever model is evaluated
@@ -142,8 +142,8 @@ class AnswerEvaluation:
         lines = [f"answers × 100 · {self.model} · {counted}", ""]
         rows = [[name, *(_percent(self.mean(name, metric)) for metric in METRICS)] for name in self.systems]
         lines += [*table([["", *METRICS.values()], *rows]), ""]
-        parts = [part for part in self.parts if part != "all"]
-        if len(parts) > 1:
+        parts = [part for part, masks in self.parts.items() if not all(mask.all() for mask in masks)]
+        if parts:
             lines += table(
                 [
                     ["MRR@10", *self.systems],
