@@ -35,6 +35,7 @@ _PROBED = 64
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
+    from cde_rag.evaluation.judged_questions import JudgedQuestion
     from cde_rag.indexing.backfill import Recontextualization
     from cde_rag.indexing.canary import Canary
     from cde_rag.indexing.recontextualization import Estimate
@@ -93,13 +94,15 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --workers 8  # embed in eight processes
       cde-rag recontextualize papers.faiss --ray auto  # or on a Ray cluster
     """
+    from cde_rag.evaluation.judged_questions import read_judged_questions
     from cde_rag.indexing.recontextualization import samples_the_same
     from cde_rag.models import CDEModel
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
+    questions = [] if canary is None else read_judged_questions(canary)  # a bad file is found before a model is loaded
     with open_collection(existing(collection, tenant), model) as opened:
-        known = None if canary is None else _canary(canary, may_lose, opened)
+        known = _canary(questions, opened, may_lose) if questions else None
         target = None if to_model is None else CDEModel.from_pretrained(to_model)
         if dry_run:
             cost = opened.recontextualize(
@@ -186,19 +189,19 @@ def rollback(
     _print_report(report, as_json)
 
 
-def _canary(path: Path, may_lose: int, collection: "Collection") -> "Canary":
-    """Read the canary's questions, each with the records that answer it; the canary itself finds unknown ids."""
-    from cde_rag.evaluation.judged_questions import read_judged_questions
+def _canary(questions: "list[JudgedQuestion]", collection: "Collection", may_lose: int) -> "Canary":
+    """Return questions with the ids of the records that answer them; the canary itself finds unknown ids."""
     from cde_rag.evaluation.own_questions import find_answers, known_records
     from cde_rag.indexing.canary import Canary
 
-    questions = read_judged_questions(path)
     relevant: dict[str, list[str]] = {each.text: list(each.grades) for each in questions}
     if not all(each.by_id for each in questions):
-        found = find_answers(questions, known_records(collection, questions), source=str(path), name="canary")
+        found = find_answers(questions, known_records(collection, questions), source="The canary", name="canary")
         if found.dropped:
             why = ", ".join(f"{count} × {reason}" for reason, count in found.dropped.items())
-            raise CorpusError(f"{path}: expected an answer in the collection for each question, found: {why}.")
+            raise CorpusError(
+                f"The canary: expected an answer in the collection for each question, found: {why}. Mend it."
+            )
         relevant = {each.text: list(each.grades) for each in found.data.questions}
     return Canary(relevant, may_lose=may_lose)
 
