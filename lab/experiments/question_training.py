@@ -21,8 +21,10 @@ import numpy as np
 import torch
 
 from cde_rag._files import write_durably
+from cde_rag.evaluation.answer_scores import JudgedPassages, judged
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import Difference
+from cde_rag.evaluation.question_folder import TRAIN, UNNAMED, read_corpora, read_sites
 from cde_rag.models import CDEModel
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.readers.tables import jsonl_rows, opened
@@ -38,9 +40,7 @@ from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.loop.training import CARD, MODEL, train
 from cde_rag_training.networks.interpolation import merge_models
 from cde_rag_training.networks.start import load_start
-from cde_rag_training.questions.answer_scores import JudgedPassages, judged
 from cde_rag_training.questions.hard_negatives import HardNegativesConfig, hard_negatives
-from cde_rag_training.questions.question_folder import TRAIN, UNNAMED, read_corpora, read_sites
 from cde_rag_training.questions.question_pairs import evaluation_sets, write_lines, write_pairs
 from cde_rag_training.recipe import RecipeError, changed, read_recipe, read_tables, recipe_of
 from lab.experiments import bundled_pairs
