@@ -51,6 +51,7 @@ _DELIMITED: Final = re.compile(  # AsciiDoc, Org
 _GRID: Final = re.compile(r"(?:\+[-=+]+\+|=+(?:[ \t]+=+)+|\|)")  # first line of a table in plain text
 _CLOSES: Final = re.compile(r"[)\]}]|(?:end|fi|done|esac|else|elif|except|finally|catch|case|when)\b|`{3}|~{3}")
 _OPENS: Final = re.compile(r"(?:[:({\[,\\=]|->|=>|\b(?:then|do))[ \t]*\Z")
+_INTRODUCES: Final = re.compile(r"[:\uff1a]\Z|\A(?:!!!|\?{3}\+?)[ \t]")  # also an admonition, whose text follows
 _LEADS: Final = re.compile(r"(?:@|#|//|/\*|\*|--|;|%)")  # a decorator or comment, which belongs to the next line
 _DEEPEST: Final = 4  # levels of indentation that matter
 _INDENT: Final = 4  # spaces of a level
@@ -214,8 +215,6 @@ class Pieces:
             if line < end and _ITEM.match(self._text, line) and not _is_inside(line, inside):
                 breaks[line] = ITEM
         places = sorted(place for place in breaks if start < place < end)
-        if self._found and self._text[self._found[-1].end - 1] in ":\uff1a":
-            penalty = max(penalty, INTRODUCED)
         for begin, stop in pairwise([start, *places, end]):
             self._sentence(begin, stop, penalty if begin == start else breaks[begin], inside)
 
@@ -302,6 +301,8 @@ class Pieces:
         if heading and tokens > self._most:
             self._sentence(*words, penalty)
             return
+        if self._found and not heading and _INTRODUCES.search(self._text, *self._found[-1][:2]):
+            penalty = max(penalty, INTRODUCED)
         self._found.append(Piece(*words, tokens, penalty, heading))
         self._done = words[1]
 

@@ -55,6 +55,8 @@ PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a passage begins
 
+UNITS: Final = ("page", "slide", "cell", "line")  # metadata keys that say where in a file a passage is
+
 _HIDDEN = (".", "~$")  # begins of names; Word keeps "~$plan.docx" next to a document that is open
 _TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
 _SLIDE = re.compile(r"<!-- Slide number: \d+ -->")  # as markitdown has it
@@ -181,6 +183,20 @@ def file_of(metadata: Mapping[str, Any]) -> Path | None:
         return None
     path = Path(folder).parent / source if isinstance(folder, str) else Path(source)
     return path if path.is_absolute() else None
+
+
+def place_in_file(metadata: Mapping[str, Any]) -> str:
+    """Return where in its file a passage is, in words; "" if metadata do not say it.
+
+    Example:
+        >>> place_in_file({"page": 3}), place_in_file({"line": 12, "last_line": 34})
+        ('page 3', 'lines 12–34')
+    """
+    for unit in UNITS:
+        first, last = metadata.get(unit), metadata.get(f"last_{unit}")
+        if isinstance(first, int) and not isinstance(first, bool):
+            return f"{unit}s {first}–{last}" if isinstance(last, int) and last > first else f"{unit} {first}"
+    return ""
 
 
 def document_of(record: Record) -> str | None:
@@ -470,7 +486,9 @@ def _notebook(path: Path) -> tuple[str, list[int]]:
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise UnusableError(f"expected a Jupyter notebook of format 4, found other JSON or text ({error!r:.80})") from error
+        raise UnusableError(
+            f"expected a Jupyter notebook of format 4, found other JSON or text ({error!r:.80})"
+        ) from error
     return "".join(parts), starts
 
 

@@ -97,7 +97,9 @@ def reading_of(settings: Mapping[str, Any]) -> Reading:
     try:
         reading = Reading(**found)
     except TypeError as error:
-        raise StoreFormatError(f"The collection reads files by rules of a newer version: {error}. Update cde-rag.") from error
+        raise StoreFormatError(
+            f"The collection reads files by rules of a newer version: {error}. Update cde-rag."
+        ) from error
     if reading.rules > NEWEST_RULES:
         raise StoreFormatError(
             f"The collection reads files by rules {reading.rules}; this version knows {NEWEST_RULES}. Update cde-rag."
