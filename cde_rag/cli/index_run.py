@@ -361,7 +361,6 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
     """
     from cde_rag import distributed
     from cde_rag.indexing.replacement import locate, missing_documents
-
     from cde_rag.readers.reading import NEWEST, READING, reading_of
 
     path, model = options.path, options.model

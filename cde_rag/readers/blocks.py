@@ -279,7 +279,7 @@ class Pieces:
         return self._count(self._text[start:end])
 
     def _trimmed(self, start: int, end: int) -> Span | None:
-        """Return a part without the line ends and spaces around it, its first line's indentation kept; None if blank."""
+        """Return a part without white space around it, but for its first line's indentation; None if it is blank."""
         text = self._text[start:end]
         stripped = text.rstrip()
         if not stripped.strip():

@@ -109,7 +109,7 @@ def converted(path: Path, *, by_page: bool = False) -> tuple[str, str]:
 
 
 def _clean(markdown: str) -> str:
-    """Return Markdown without spaces at the ends of lines and with one blank line in a row, as markitdown's own entry."""
+    """Return Markdown without spaces at ends of lines and with single blank lines, as markitdown's own entry does."""
     lines = "\n".join(line.rstrip() for line in re.split(r"\r?\n", markdown))
     return re.sub(r"\n{3,}", "\n\n", lines)
 

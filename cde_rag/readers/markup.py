@@ -5,7 +5,7 @@ It is taken out of a page before that is split. Code in fences and between backq
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from cde_rag.readers.splitting import Span
@@ -36,7 +36,8 @@ _ASCIIDOC: Final = re.compile(
 )
 _ORG: Final = re.compile(
     r"^[ \t]*#\+begin_(?P<fence>\w+).*?(?:^[ \t]*#\+end_(?P=fence)|\Z)"
-    r"|(?P<noise>^[ \t]*(?::(?:PROPERTIES|LOGBOOK):[ \t]*\r?$.*?(?:^[ \t]*:END:|\Z)|#\+\w+:[^\n]*|#(?:[ \t][^\n]*)?)[ \t]*\r?$)",
+    r"|(?P<noise>^[ \t]*(?::(?:PROPERTIES|LOGBOOK):[ \t]*\r?$.*?(?:^[ \t]*:END:|\Z)"
+    r"|#\+\w+:[^\n]*|#(?:[ \t][^\n]*)?)[ \t]*\r?$)",
     _FLAGS | re.IGNORECASE,
 )
 _PATTERNS: Final = {
@@ -60,7 +61,7 @@ class Stripped:
         text: Without the parts.
     """
 
-    def __init__(self, text: str, noise: Iterator[Span]) -> None:
+    def __init__(self, text: str, noise: Iterable[Span]) -> None:
         kept, done = list[str](), 0
         self._starts, self._shifts = [0], [0]  # in the stripped text, and how much was taken out before
         for start, end in noise:
@@ -76,8 +77,8 @@ class Stripped:
         return place + self._shifts[bisect_right(self._starts, place) - 1]
 
 
-def noise(text: str, suffix: str) -> Iterator[Span]:
-    r"""Yield the parts of a page that are markup without words, by the suffix of its file.
+def noise(text: str, suffix: str, start: int = 0) -> Iterator[Span]:
+    r"""Yield the parts of a page from some place on that are markup without words, by the suffix of its file.
 
     Example:
         >>> page = 'import Tabs from "@theme/Tabs";\n\n<Card title="Install">Run `<b>`.</Card> <!-- soon -->'
@@ -85,7 +86,7 @@ def noise(text: str, suffix: str) -> Iterator[Span]:
         '\n\nInstallRun `<b>`. '
     """
     pattern = _PATTERNS.get(suffix)
-    place = 0
+    place = start
     while pattern is not None and (found := pattern.search(text, place)) is not None:
         place = max(found.end(), place + 1)
         if found["noise"]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -24,6 +24,7 @@ from cde_rag.readers.reading import NEWEST, Reading
 from cde_rag.readers.splitting import Span, split
 from cde_rag.readers.titles import (
     LONGEST,
+    FrontMatter,
     asciidoc_title,
     first_line_title,
     front_matter,
@@ -384,8 +385,11 @@ def page_of(path: Path, kind: Kind | None, rules: int, source: str) -> Page:
 
 def _page_as_before(path: Path, kind: Kind | None) -> Page:
     """Read a file by the rules of 0.2: the title is that of HTML or front matter, the first heading, or the name."""
-    converted = text_of(path, kind)
-    text, named = converted
+    source_text, named = _read(path, kind, by_page=False)
+    stated, end = _front_matter(source_text, path)
+    text, named = "\n" * end + source_text[end:], named or stated  # line ends, so that all else stays where it is
+    if not text.strip():
+        raise EmptyFileError("the file holds no text")
     headings = Headings(text) if kind != "text" else None
     all_ = headings.all if headings else []
     title = named or (all_[0].text if all_ else _text_title(text, path)) or path.stem
@@ -396,7 +400,7 @@ def _page_as_before(path: Path, kind: Kind | None) -> Page:
         form="markdown" if headings else "text",
         headings=headings,
         repeated=[one for one in all_ if one.text in said] if named else all_[:1],
-        **_numbered(text, path, kind),
+        **_numbered(source_text, path, kind),
     )
 
 
@@ -406,12 +410,15 @@ def _page(path: Path, kind: Kind | None, source: str) -> Page:
     cells: list[int] | None = None
     if suffix == _NOTEBOOK and kind == "markdown":
         source_text, cells = _notebook(path)
-        named = ""
+        named, end = "", 0
     else:
-        source_text, named = text_of(path, kind, by_page=True)
+        source_text, named = _read(path, kind, by_page=True)
+        stated, end = _front_matter(source_text, path)
+        named = named or stated
     numbered = {"unit": "cell", "numbered": cells} if cells else _numbered(source_text, path, kind)
     markdown = kind == "document" or suffix in MARKDOWN | _MARKDOWN_LIKE or cells is not None
-    stripped = Stripped(source_text, noise(source_text, ".md" if kind == "document" or cells is not None else suffix))
+    like = ".md" if kind == "document" or cells is not None else suffix
+    stripped = Stripped(source_text, chain([(0, end)], noise(source_text, like, end)))
     text = stripped.text.replace("\f", "\n")
     if not text.strip():
         raise EmptyFileError("the file holds no text")
@@ -502,16 +509,15 @@ def _text_title(text: str, path: Path) -> str:
     return next((one.text for one in Headings(text).all), "") if suffix in _MARKDOWN_LIKE else ""
 
 
-def _without_front_matter(text: str, path: Path) -> Converted:
-    """Return a page and its title; spaces take the place of its front matter, so that all else stays where it is."""
-    if path.suffix.lower() not in MARKDOWN | _MARKDOWN_LIKE | _ASCIIDOC:
-        return Converted(text, "")
-    title, end = front_matter(text)
-    return Converted(re.sub(r"[^\r\n]", " ", text[:end]) + text[end:], title)
+def _front_matter(text: str, path: Path) -> FrontMatter:
+    """Return the front matter of a file, if files of its kind have any."""
+    if path.suffix.lower() in MARKDOWN | _MARKDOWN_LIKE | _ASCIIDOC:
+        return front_matter(text)
+    return FrontMatter("", 0)
 
 
-def text_of(path: Path, kind: Kind | None, *, by_page: bool = False) -> Converted:
-    """Return the text of a file, which its passages are parts of, and its title.
+def _read(path: Path, kind: Kind | None, *, by_page: bool) -> Converted:
+    """Return the text of a file, and its title as `convert` finds it.
 
     Args:
         path: The file.
@@ -519,18 +525,12 @@ def text_of(path: Path, kind: Kind | None, *, by_page: bool = False) -> Converte
         by_page: Form feeds stand between the pages of every PDF.
 
     Raises:
-        UnusableError: The file cannot be read, or holds no text.
+        UnusableError: The file cannot be read.
     """
     try:
-        if kind == "document":
-            found = convert(path, by_page=by_page)
-        else:
-            found = _without_front_matter(decoded(path.read_bytes()), path)
+        return convert(path, by_page=by_page) if kind == "document" else Converted(decoded(path.read_bytes()), "")
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
-    if not found.markdown.strip():
-        raise EmptyFileError("the file holds no text")
-    return found
 
 
 def unmarked(markdown: str) -> str:

@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache
 from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
@@ -18,7 +18,9 @@ from cde_rag._files import given_path
 from cde_rag._validation import check_list, check_positive
 from cde_rag.errors import CorpusError
 from cde_rag.field_names import names_of
-from cde_rag.models.cde_model import CDEModel
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.documents import DOCUMENTS
@@ -69,9 +71,9 @@ class RecordReader:
     records it upserts each alone.
 
     Args:
-        sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text, Markdown,
-            notebook or source file, with the extra `documents` a PDF, HTML, Word or PowerPoint file, a folder of these,
-            or `"-"` for JSONL on standard input.
+        sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text,
+            Markdown, notebook or source file, with the extra `documents` a PDF, HTML, Word or PowerPoint file, a folder
+            of these, or `"-"` for JSONL on standard input.
         fields: Mapping of fields; see `Fields` for the default. If sources are split into passages and no parent is
             named, the parent is `source`.
         skip_bad: Skip and count unusable records instead of raising at the first.
@@ -233,8 +235,7 @@ class RecordReader:
         """Return the rules that are followed, with the tokens of a model: by default those of cde-mini."""
         reading = self.decided
         if reading.tokens is not None and self._counter is None:
-            model = CDEModel.from_pretrained(MODEL)
-            self.count_with(partial(model.count_tokens, windows=False), model.identity.max_length)
+            self.count_with(_tokens_of_mini, _mini()[1])
         splitter = None if self._counter is None else reading.splitter(*self._counter)
         return PassageRules(reading=reading, splitter=splitter, as_text=self._as_text)
 
@@ -278,6 +279,19 @@ class RecordReader:
         weakref.finalize(self, spool.close)
         shutil.copyfileobj(sys.stdin.buffer, spool)
         return spool
+
+
+@lru_cache(1)
+def _mini() -> tuple[TextTokenizer, int]:
+    """Return the tokenizer of cde-mini and its window, without its network."""
+    files = ModelSource.find(ModelName.parse(MODEL)).files
+    return files.tokenizer, files.config.max_length
+
+
+def _tokens_of_mini(texts: Sequence[str]) -> int:
+    """Count tokens as an embedder of cde-mini does."""
+    tokenizer, window = _mini()
+    return sum(len(row.ids) for row in tokenizer(texts, window))
 
 
 def _document(found: Record | UnusableError) -> str | None:

@@ -37,7 +37,7 @@ _MDX: Final = re.compile(
     re.MULTILINE | re.VERBOSE,
 )
 _FILE_NAME: Final = re.compile(r"\.(?:docx?|pdf|pptx?|indd|tex|dvi|ps|qxd|xlsx?)$", re.IGNORECASE)
-_NAMELESS: Final = re.compile(r"_?index|readme|\+?page|default|_category_", re.IGNORECASE)
+_NAMELESS: Final = re.compile(r"_?index|readme|\+page|default|_category_", re.IGNORECASE)
 _NUMBERED: Final = re.compile(r"^\d{1,3}[-_. ]+(?=\D)")
 
 
