@@ -113,7 +113,7 @@ def test_no_passage_is_an_orphan() -> None:
 )
 def test_no_passage_begins_in_an_expression(expression: str) -> None:
     text = " ".join(["Ordinary words stand here before it.", f"Then {expression} follows here at once."] * 12)
-    for start, _ in TokenSplitter(words, None, 24).split(text, "", "markdown"):
+    for start, _ in TokenSplitter(words, None, 36).split(text, "", "markdown"):
         assert text.startswith(("Ordinary", "Then"), start)
 
 
@@ -136,7 +136,7 @@ def test_a_tokenizer_whose_pieces_do_not_add_up_keeps_the_limit() -> None:
         assert tokens([text[start:end]]) - 1 <= 20
 
 
-@pytest.mark.parametrize("text", ["a" * 300_000, "abcd, " * 50_000, "`" * 50_000, "[a](b " * 20_000, "一二三" * 60_000])
+@pytest.mark.parametrize("text", ["a" * 100_000, "abcd, " * 20_000, "`" * 20_000, "[a](b " * 8_000, "一二三" * 20_000])
 def test_long_lines_take_little_time(text: str) -> None:
     spans = TokenSplitter(lambda texts: sum(1 + len(text) // 4 for text in texts), None, 160).split(text, "", "markdown")
     assert "".join(text[start:end] for start, end in spans).replace(" ", "") == text.replace(" ", "")
