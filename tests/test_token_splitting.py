@@ -28,7 +28,16 @@ LINES = st.sampled_from(
         *("# One", "## Two", "### Three", "Title\n=====", "", "", "---", "Some words, and more of them. Another one!"),
         *("- an item", "  - an inner item", "1. first", "```", "~~~sh", "    code()", "| a | b |", "| --- | --- |"),
         *("| c | d |", "> quoted words", "<!-- gone -->", "[link](https://example.org/a(b)", "[x]: https://x.org"),
-        *("`code` and *emphasis* e.g. this", "é 一二三。四五六！", "x" * 70, "word " * 40, "\t", "\u00a0", "a\rb", "\0"),
+        *(
+            "`code` and *emphasis* e.g. this",
+            "é 一二三。四五六！",
+            "x" * 70,
+            "word " * 40,
+            "\t",
+            "\u00a0",
+            "a\rb",
+            "\0",
+        ),
     ]
 )
 PAGES = st.lists(LINES, max_size=24).map("\n".join)
@@ -138,7 +147,9 @@ def test_a_tokenizer_whose_pieces_do_not_add_up_keeps_the_limit() -> None:
 
 @pytest.mark.parametrize("text", ["a" * 100_000, "abcd, " * 20_000, "`" * 20_000, "[a](b " * 8_000, "一二三" * 20_000])
 def test_long_lines_take_little_time(text: str) -> None:
-    spans = TokenSplitter(lambda texts: sum(1 + len(text) // 4 for text in texts), None, 160).split(text, "", "markdown")
+    spans = TokenSplitter(lambda texts: sum(1 + len(text) // 4 for text in texts), None, 160).split(
+        text, "", "markdown"
+    )
     assert "".join(text[start:end] for start, end in spans).replace(" ", "") == text.replace(" ", "")
 
 
