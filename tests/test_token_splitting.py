@@ -88,7 +88,11 @@ BLOCKS = st.one_of(
 @given(st.lists(BLOCKS, min_size=1, max_size=10))
 def test_fences_tables_and_lists_that_fit_are_whole_and_headings_stay_with_their_text(blocks: list[str]) -> None:
     most = 60
-    text = "\n\n".join(blocks)
+    kinds = [block[0] for block in blocks]
+    blocks = [
+        block for block, kind, before in zip(blocks, kinds, ["", *kinds], strict=False) if kind != "*" or before != "*"
+    ]
+    text = "\n\n".join(blocks)  # two lists would be one
     spans = TokenSplitter(words, None, most).split(text, "", "markdown")
     place = 0
     headings = 0  # tokens of those directly above

@@ -125,9 +125,7 @@ def _follow(reader: "RecordReader", stored: "Reading", options: IndexOptions) ->
         try:
             reader.reading = stored.with_changes(options.changes)
         except ValueError as error:
-            raise typer.BadParameter(
-                str(error), param_hint=", ".join(f"--{name}" for name in options.changes)
-            ) from error
+            raise typer.BadParameter(str(error), param_hint="--overlap") from error
     reader.read_as(stored)
 
 
