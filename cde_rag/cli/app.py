@@ -18,6 +18,7 @@ from cde_rag.cli import (
     index,
     serve,
     tune,
+    upgrade,
 )
 from cde_rag.cli.commands import command_line, moved
 
@@ -29,6 +30,7 @@ _SHORT = {  # in the list of commands, at 80 columns
     "inspect": "Show a collection's size, model and context.",
     "verify": "Compare a collection with its checksums.",
     "reindex": "Rebuild the BM25 and filter indexes.",
+    "upgrade": "Adopt the newest defaults, after a backup.",
     "audit": "Check that stored vectors were made from their texts.",
     "export": "Export a collection to one Parquet file.",
     "import": "Import a collection from an export.",
@@ -80,6 +82,7 @@ for command in (
     collections.inspect,
     collections.verify,
     collections.reindex,
+    upgrade.upgrade,
     audit.audit,
     copies.export,
     copies.import_,

@@ -26,7 +26,8 @@ from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.indexing.upsert_plan import first_records
-from cde_rag.readers import RecordReader
+from cde_rag.readers import Reading, RecordReader
+from cde_rag.readers.reading import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
 from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, marginal_relevance, ranking_of
 from cde_rag.search.grouping import Group, ParentHit
@@ -387,13 +388,42 @@ class Collection(ProcessBound):
             return self._planned(records)
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
+        self._keep_reading(records)
         prepared = _prepared(records, self._settings, self._active.last)
         return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once)
 
     def _planned(self, records: Iterable[Record]) -> AddPlan:
         """Count the writes and embeddings of `add_records`."""
         documents = _documents_of(records, self.store)
+        self.prepare_reader(records)
         return self._writer.plan(_prepared(records, self._settings, self._active.last), documents)
+
+    def prepare_reader(self, records: Iterable[Record]) -> Reading | None:
+        """Let a reader split files as this collection does, by its rules and its model's tokens, unless it has others.
+
+        `add_records` does so by itself; call it to see the passages before.
+
+        Args:
+            records: A RecordReader; other records are passed over.
+
+        Returns:
+            The rules that the reader follows; None if it splits no files.
+
+        Raises:
+            StoreFormatError: A newer version of the library made the collection.
+        """
+        if not isinstance(records, RecordReader) or not records.splits:
+            return None
+        embedder = self._active.last
+        records.count_with(embedder.count_tokens, embedder.context.identity.max_length)
+        return records.read_as(reading_of(self._settings))
+
+    def _keep_reading(self, records: Iterable[Record]) -> None:
+        """Prepare a reader, and keep its rules for later ones."""
+        reading = self.prepare_reader(records)
+        if reading is not None and reading != reading_of(self._settings):
+            self.store.update_settings({READING: reading.settings()})
+            self._settings = self.store.manifest().settings
 
     @named_keywords
     def search(
