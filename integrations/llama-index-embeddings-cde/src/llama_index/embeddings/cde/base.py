@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
@@ -14,6 +14,7 @@ from llama_index.embeddings.cde.callers import Caller, caller_of
 from llama_index.embeddings.cde.events import announced
 from llama_index.embeddings.cde.fitting import FittedEmbedding
 from llama_index.embeddings.cde.marks import mark_nodes
+from llama_index.embeddings.cde.parts import divided
 from llama_index.embeddings.cde.spaces import check_alike
 from llama_index.embeddings.cde.texts import content, embed_documents, nodes_only
 from typing_extensions import override
@@ -143,22 +144,62 @@ class CDEEmbedding(FittedEmbedding):
         if not texts:
             return []
         with announced(self):
+            if (parts := self._parts(caller, len(texts))) is not None:
+                return self._insert_parts(parts, caller, progress)
             return self._documents(texts, None, progress=progress)
 
+    def _parts(self, caller: Caller, texts: int) -> list[list[BaseNode]] | None:
+        """Return the parts of the nodes that a vector index inserts; None if no node needs any, or no node is seen."""
+        waiting = [node for node in caller.nodes if node.embedding is None]
+        store = None if caller.index is None else caller.index.storage_context.vector_store
+        if len(waiting) != texts or caller.made is None or not getattr(store, "is_embedding_query", False):
+            return None
+        parts = self._divided(waiting)
+        return parts if any(len(each) > 1 for each in parts) else None
+
+    def _divided(self, nodes: Sequence[BaseNode]) -> list[list[BaseNode]]:
+        embedder = self._bound()
+        return [[node] for node in nodes] if embedder.windows else divided(nodes, embedder.model)
+
+    def _insert_parts(
+        self,
+        parts: Sequence[Sequence[BaseNode]],
+        caller: Caller,
+        progress: bool,  # noqa: FBT001
+    ) -> list[Embedding]:
+        """Embed parts, and put them in the place of their nodes in the list that the index goes on with.
+
+        The index has no other place for several vectors of one node.
+
+        Returns:
+            For each node the vector of its first part, which the index stores if it has only that.
+        """
+        pieces = [piece for each in parts for piece in each]
+        embeddings = self._documents([content(piece) for piece in pieces], None, progress=progress)
+        mark_nodes(pieces, self._bound().fingerprint)
+        made = dict(zip([piece.node_id for piece in pieces], embeddings, strict=True))
+        cast(dict[str, Embedding], caller.made).update(made)
+        brought = [node for node in caller.nodes if node.embedding is not None]
+        cast(list[BaseNode], caller.nodes)[:] = [*brought, *pieces]
+        return [made[each[0].node_id] for each in parts]
+
     def _transform(self, nodes: Sequence[BaseNode], caller: Caller, options: Mapping[str, Any]) -> Sequence[BaseNode]:
-        full = [(node, text) for node in nodes if (text := content(node)).strip()]  # an index skips the others, too
-        texts = [text for _, text in full]
+        texts = [text for node in nodes if (text := content(node)).strip()]  # an index skips the others, too
         self._admit(texts, caller, {node.ref_doc_id or node.node_id for node in nodes})
         if isinstance(of_index := options.get("embed_model"), CDEEmbedding):
             check_alike(of_index.space(), self.space())
-        if texts:
-            with announced(self):
-                progress = bool(options.get("show_progress"))
-                embeddings = self._documents(texts, [node.ref_doc_id for node, _ in full], progress=progress)
-            for (node, _), embedding in zip(full, embeddings, strict=True):
-                node.embedding = embedding
-            mark_nodes((node for node, _ in full), self._bound().fingerprint)
-        return nodes
+        if not texts:
+            return nodes
+        parts = self._divided(nodes)
+        pieces = [piece for each in parts for piece in each]
+        full = [(piece, text) for piece in pieces if (text := content(piece)).strip()]
+        with announced(self):
+            parents, progress = [piece.ref_doc_id for piece, _ in full], bool(options.get("show_progress"))
+            embeddings = self._documents([text for _, text in full], parents, progress=progress)
+        for (piece, _), embedding in zip(full, embeddings, strict=True):
+            piece.embedding = embedding
+        mark_nodes((piece for piece, _ in full), self._bound().fingerprint)
+        return nodes if len(pieces) == len(nodes) else pieces
 
     def _documents(
         self, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool = False
