@@ -128,6 +128,13 @@ def refusal(caller: Caller, documents: Collection[str]) -> str | None:
     return None
 
 
+def is_empty(caller: Caller) -> bool:
+    """Return True if the caller is an index that has no vectors yet."""
+    return isinstance(caller.index, VectorStoreIndex) and not (
+        caller.sample or any(holds_vectors(store) for store in caller.stores)
+    )
+
+
 def holds_vectors(store: object) -> bool:
     """Return True if one of the framework's own stores has vectors; other stores cannot be inspected."""
     if isinstance(store, SimpleVectorStore):

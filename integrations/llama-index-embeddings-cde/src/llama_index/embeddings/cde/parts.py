@@ -5,15 +5,17 @@ one, once, with the score of its best part.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 from uuid import UUID, uuid5
 
+from llama_index.core.base.embeddings.base import Embedding
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import BaseNode, ImageNode, IndexNode, MetadataMode, NodeRelationship
+from llama_index.embeddings.cde.callers import Caller
+from llama_index.embeddings.cde.marks import mark_nodes
 from llama_index.embeddings.cde.texts import content
 
 from cde_rag import CDEModel
-from cde_rag.models.model import Model
 
 _IDS: Final = UUID("5b6f0f43-8d0c-4d0e-9d5c-2f9e6f1a7c11")  # namespace of the ids of parts
 _SHARE: Final = 0.5  # of the model's window that a part fills, at most: shorter ones are found better
@@ -21,25 +23,70 @@ _OVERLAP: Final = 8  # a part begins with an eighth of the one before it, at mos
 _TEMPLATES: Final = ("metadata_template", "metadata_separator", "text_template")
 
 
-def divided(nodes: Sequence[BaseNode], model: Model) -> list[list[BaseNode]]:
+def divided(nodes: Sequence[BaseNode], model: CDEModel) -> list[tuple[BaseNode, BaseNode]]:
     """Divide nodes that the model would truncate into parts, which end between sentences where they can.
 
     Args:
-        nodes: Nodes with text.
-        model: Model that embeds them; nodes are divided for those of cde-rag, whose tokens can be counted.
+        nodes: Nodes whose text is not blank.
+        model: Model that embeds them.
 
     Returns:
-        For each node its parts; the node itself, if the model reads all of it or it is no plain text.
+        Each node with each of its parts; with itself, if the model reads all of it or it is no plain text.
     """
-    if not isinstance(model, CDEModel):
-        return [[node] for node in nodes]
     read = model.tokenize([content(node) for node in nodes])
-    return [
-        list(_parts(node, model)) or [node]
-        if tokens.truncated and not isinstance(node, ImageNode | IndexNode)
-        else [node]
-        for node, tokens in zip(nodes, read, strict=True)
-    ]
+    found: list[tuple[BaseNode, BaseNode]] = []
+    for node, tokens in zip(nodes, read, strict=True):
+        plain = not isinstance(node, ImageNode | IndexNode)
+        parts = list(_parts(node, model)) if tokens.truncated and plain else []
+        found += [(node, part) for part in parts or [node]]
+    return found
+
+
+def waiting_nodes(caller: Caller, texts: int) -> list[BaseNode]:
+    """Return the nodes that a vector index waits for vectors of; none if they are not seen, or its store embeds.
+
+    Args:
+        caller: The caller.
+        texts: Number of texts that it gave.
+    """
+    store = None if caller.index is None else caller.index.storage_context.vector_store
+    waiting = [node for node in caller.nodes if node.embedding is None]
+    seen = caller.made is not None and isinstance(caller.nodes, list) and len(waiting) == texts
+    return waiting if seen and getattr(store, "is_embedding_query", False) else []
+
+
+def insert_parts(
+    caller: Caller, parts: Sequence[tuple[BaseNode, BaseNode]], embeddings: Sequence[Embedding], fingerprint: str
+) -> list[Embedding]:
+    """Put parts into the place of their nodes in the list that an index goes on with, and mark them.
+
+    LlamaIndex has one vector for a node, and no other place for those of its parts.
+
+    Args:
+        caller: The index.
+        parts: Its nodes with their parts, as `divided` returns them.
+        embeddings: Vectors of the parts.
+        fingerprint: Fingerprint of their space.
+
+    Returns:
+        For each node the vector of its first part.
+    """
+    mark_nodes((part for _, part in parts), fingerprint)
+    first: dict[int, Embedding] = {}
+    for (node, part), embedding in zip(parts, embeddings, strict=True):
+        first.setdefault(id(node), embedding)
+        cast(dict[str, Embedding], caller.made)[part.node_id] = embedding
+    nodes = cast(list[BaseNode], caller.nodes)
+    nodes[:] = in_place(nodes, parts)
+    return list(first.values())
+
+
+def in_place(nodes: Sequence[BaseNode], parts: Sequence[tuple[BaseNode, BaseNode]]) -> list[BaseNode]:
+    """Return nodes in their order, those that are divided as their parts."""
+    of_node: dict[int, list[BaseNode]] = {}
+    for node, part in parts:
+        of_node.setdefault(id(node), []).append(part)
+    return [part for node in nodes for part in of_node.get(id(node), [node])]
 
 
 def _parts(node: BaseNode, model: CDEModel) -> Iterator[BaseNode]:
