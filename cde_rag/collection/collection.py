@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast, overload
 
 from cde_rag._validation import check_ids, check_positive, named_keywords
+from cde_rag.collection.first_context import is_due, move
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.context.sampling import Strategy
@@ -331,7 +332,7 @@ class Collection(ProcessBound):
         if dry_run:
             return self._planned(records)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._writer.add(_prepared(records, self._settings, self._active.last), total, on_progress)
+        return self._moved(self._writer.add(_prepared(records, self._settings, self._active.last), total, on_progress))
 
     @overload
     def add_records(
@@ -386,7 +387,14 @@ class Collection(ProcessBound):
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
         prepared = _prepared(records, self._settings, self._active.last)
-        return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once)
+        return self._moved(self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once))
+
+    def _moved(self, report: AddReport) -> AddReport:
+        """Move a collection that began without documents to a context of its own when there are enough."""
+        if is_due(self._settings, self.store):
+            move(self)
+            self._settings = self.store.manifest().settings
+        return report
 
     def _planned(self, records: Iterable[Record]) -> AddPlan:
         """Count the writes and embeddings of `add_records`."""
