@@ -28,7 +28,7 @@ LINE_S = 10.0  # seconds between two lines of progress in a pipe
 _SCALES = {
     "vectors": "cosine of query and passage, -1 to 1",
     "bm25": "BM25, from 0 up",
-    "hybrid": "0 to 1, vectors and words together, relative to this query",
+    "hybrid": "0 to 1, vectors and words together",
 }
 _LINES = 8  # of a text on a terminal
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
