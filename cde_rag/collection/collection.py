@@ -333,7 +333,9 @@ class Collection(ProcessBound):
         if dry_run:
             return self._planned(records)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._finished(self._writer.add(_prepared(records, self._settings, self._active.last), total, on_progress))
+        return self._finished(
+            self._writer.add(_prepared(records, self._settings, self._active.last), total, on_progress)
+        )
 
     @overload
     def add_records(

@@ -46,7 +46,7 @@ class CDEVectorStore(VectorStore):
     """Documents in a collection: vectors, texts, metadata and their context together. Thread-safe.
 
     Filters are those of `cde_rag.stores.filters`. Scores are cosines: in [-1, 1], higher is better; those of hybrid
-    searches are fused scores from 0 to 1, which compare the hits of one query and no others.
+    searches are from 0 to 1, and compare queries once the collection is calibrated, from 64 documents on.
 
     Args:
         collection: From `Collection.create` or `Collection.open`; `from_documents` makes one.

@@ -112,7 +112,6 @@ class FittedEmbedding(BoundEmbedding):
                 PartialContextWarning,
             )
 
-
     def _start(self, caller: Caller) -> None:
         """Take the context of no corpus, for the first documents of an index that was made without any.
 
