@@ -82,6 +82,7 @@ def test_a_collection_of_an_earlier_version_is_searched_as_before(made: Path, tm
         assert [hit.id for hit in new.search(query, by="bm25")] == [hit.id for hit in old.search(query, by="bm25")]
 
 
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_it_grows_with_the_collection_and_follows_the_context(tmp_path: Path) -> None:
     with Collection.from_texts(NOTES[:10], store=tmp_path / "grows.faiss") as notes:
         assert notes.search("qqqqzzzz")  # too few to measure on

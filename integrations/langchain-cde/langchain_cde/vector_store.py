@@ -333,10 +333,10 @@ class CDEVectorStore(VectorStore):
         return await super().asearch(query, search_type, **kwargs)
 
     def as_retriever(self, **kwargs: Any) -> VectorStoreRetriever:
-        """Return a retriever; LangChain's arguments, and `search_type="hybrid"` as well.
+        """Return a retriever, by vectors and terms (BM25) together.
 
         Args:
-            kwargs: `search_type`, and `search_kwargs`, such as {"k": 5, "filter": {…}, "weight": 0.5}.
+            kwargs: `search_type`, "hybrid" by default, "similarity" by vectors alone, or another of LangChain's; and `search_kwargs`, such as {"k": 5, "filter": {…}, "weight": 0.5}.
         """
         tags = [*(kwargs.pop("tags", None) or []), *self._get_retriever_tags()]
         return CDEVectorStoreRetriever(vectorstore=self, tags=tags, **kwargs)
@@ -352,8 +352,9 @@ class CDEVectorStore(VectorStore):
 
 
 class CDEVectorStoreRetriever(VectorStoreRetriever):
-    """LangChain's retriever of a vector store, with the search type "hybrid"."""
+    """LangChain's retriever of a vector store, with the search type "hybrid", which is the default."""
 
+    search_type: str = HYBRID
     allowed_search_types: ClassVar[Names[str]] = (*VectorStoreRetriever.allowed_search_types, HYBRID)
 
     def _get_relevant_documents(

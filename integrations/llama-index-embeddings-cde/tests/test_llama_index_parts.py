@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from uuid import NAMESPACE_OID, uuid5
 
 import numpy as np
 import pytest
-from llama_index.core import Document, Settings, StorageContext, VectorStoreIndex, load_index_from_storage
+from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
@@ -77,8 +78,7 @@ def test_parts_are_persisted_inserted_and_deleted(fresh: Fresh, nodes: list[Text
     index.storage_context.persist(str(tmp_path))
     again = load_index_from_storage(StorageContext.from_defaults(persist_dir=str(tmp_path)), embed_model=fresh())
     assert best(again, "the river") == pytest.approx(expected, abs=1e-6)
-    Settings.transformations = []
-    again.insert(Document(text=". ".join(sentences(LONG, seed=3)), id_="new"))
+    again.insert_nodes([TextNode(text=". ".join(sentences(LONG, seed=3)), id_="new")])
     assert set(best(again, "the river")) == {*expected, "new"}
     again.delete_ref_doc("book", delete_from_docstore=True)
     assert set(best(again, "the river")) == {*expected, "new"} - {"long 1", "long 2"}
@@ -89,6 +89,7 @@ def test_parts_are_persisted_inserted_and_deleted(fresh: Fresh, nodes: list[Text
 
 @pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
 def test_a_store_that_keeps_texts_gives_back_whole_nodes(fresh: Fresh, nodes: list[TextNode]) -> None:
+    nodes = [node.model_copy(update={"id_": str(uuid5(NAMESPACE_OID, node.node_id))}) for node in nodes]  # Qdrant's ids
     client = QdrantClient(":memory:")
     store = QdrantVectorStore("papers", client=client)
     VectorStoreIndex(nodes, storage_context=StorageContext.from_defaults(vector_store=store), embed_model=fresh())

@@ -625,7 +625,8 @@ def test_hybrid_takes_filters_pages_thresholds_and_weights(store: CDEVectorStore
 
 
 def test_the_other_search_types_are_what_they_were(store: CDEVectorStore) -> None:
-    assert ids(store.as_retriever().invoke(QUERY)) == ids(store.similarity_search(QUERY))
+    assert ids(store.as_retriever().invoke(QUERY)) == ids(store.hybrid_search(QUERY))
+    assert ids(store.as_retriever(search_type="similarity").invoke(QUERY)) == ids(store.similarity_search(QUERY))
     assert ids(store.search(QUERY, "mmr", k=3)) == ids(store.max_marginal_relevance_search(QUERY, 3))
     assert ids(asyncio.run(store.asearch(QUERY, "similarity", k=3))) == ids(store.similarity_search(QUERY, 3))
     with pytest.raises(ValueError, match="search_type of words"):
