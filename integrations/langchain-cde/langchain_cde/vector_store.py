@@ -336,7 +336,8 @@ class CDEVectorStore(VectorStore):
         """Return a retriever, by vectors and terms (BM25) together.
 
         Args:
-            kwargs: `search_type`, "hybrid" by default, "similarity" by vectors alone, or another of LangChain's; and `search_kwargs`, such as {"k": 5, "filter": {…}, "weight": 0.5}.
+            kwargs: `search_type`, "hybrid" by default, "similarity" by vectors alone, or another of LangChain's; and
+                `search_kwargs`, such as {"k": 5, "filter": {…}, "weight": 0.5}.
         """
         tags = [*(kwargs.pop("tags", None) or []), *self._get_retriever_tags()]
         return CDEVectorStoreRetriever(vectorstore=self, tags=tags, **kwargs)

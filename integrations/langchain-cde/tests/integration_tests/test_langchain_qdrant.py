@@ -1,6 +1,7 @@
 """LangChain's own QdrantVectorStore with CDEEmbeddings: our named vector, the context beside the collection."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from langchain_core.documents import Document

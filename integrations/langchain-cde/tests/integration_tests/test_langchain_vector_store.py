@@ -301,14 +301,14 @@ async def test_many_at_once_lose_nothing(documents: list[Document], embeddings: 
 
 async def test_both_retrievers_give_what_the_core_finds(store: CDEVectorStore) -> None:
     query, where = "the bank of the delta", {"n": {"gte": 5}}
-    hits = [hit.id for hit in store.collection.search(query, 6, by="vectors", where=where)]
+    hits = [hit.id for hit in store.collection.search(query, 6, where=where)]
     own = CDERetriever(collection=store.collection, k=6, filter=where)
     for retriever in (own, store.as_retriever(search_kwargs={"k": 6, "filter": where})):
         assert ids(retriever.invoke(query)) == hits
         assert ids(await retriever.ainvoke(query)) == hits
         assert ids(retriever.invoke(query, k=2)) == hits[:2]
         assert ids(await retriever.ainvoke(query, k=2)) == hits[:2]
-    other = [hit.id for hit in store.collection.search(query, 6, by="vectors", where={"n": 7})]
+    other = [hit.id for hit in store.collection.search(query, 6, where={"n": 7})]
     assert ids(own.invoke(query, filter={"n": 7})) == ids(await own.ainvoke(query, filter={"n": 7})) == other
     assert len(CDERetriever(collection=store.collection).invoke(query)) == 4
 
@@ -561,8 +561,9 @@ def test_an_open_store_follows_to_a_new_context_and_old_vectors_do_not(
         ]
         for hit in hits
     ]
-    assert ids(store.similarity_search(query)) == ids(store.as_retriever().invoke(query)) == expected
-    assert ids(CDERetriever(collection=store.collection).invoke(query)) == expected
+    assert ids(store.similarity_search(query)) == expected
+    assert ids(store.as_retriever(search_type="similarity").invoke(query)) == expected
+    assert ids(CDERetriever(collection=store.collection, search_type="similarity").invoke(query)) == expected
     assert store.embeddings.fingerprint == others.fingerprint
     assert ids(store.similarity_search_by_vector(store.embeddings.embed_query(query))) == expected
     with pytest.raises(ContextMismatchError, match="`embeddings` of the vector store"):
