@@ -28,7 +28,7 @@ LINE_S = 10.0  # seconds between two lines of progress in a pipe
 _SCALES = {
     "vectors": "cosine of query and passage, -1 to 1",
     "bm25": "BM25, from 0 up",
-    "hybrid": "0 to 1, vectors and words together, relative to this query",
+    "hybrid": "0 to 1, vectors and words together",
 }
 _LINES = 8  # of a text on a terminal
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
@@ -298,6 +298,11 @@ def explain_no_hits(
     if by == "bm25":
         hint = "none of them has a word of the query at this offset and score"
         return f"{matching:,} of {all_:,} passages match; {hint}."
+    if by == "hybrid" and not narrowed:
+        return (
+            "no passage has a word of the query, and none is nearer to it than to random letters. "
+            "--by vectors has the nearest."
+        )
     return f"{matching:,} of {all_:,} passages match, none beyond the offset with such a score."
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float32
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
 from cde_rag.errors import TextIndexError, TextIndexWarning, warn_user
 from cde_rag.records import Hit, Record, embedded_text
+from cde_rag.search.calibration import Calibration, calibration_of
 from cde_rag.search.fusion import fuse
 from cde_rag.stores.engine import Found
 from cde_rag.stores.store import Store
@@ -87,7 +88,8 @@ class HybridRetriever:
 
     The number of hits that are fused does not depend on `limit`, so that a longer ranking begins with the shorter ones.
 
-    Both are searched in one state of the store, and only the records that are returned are read.
+    Both are searched in one state of the store, and only the records that are returned are read. Where the collection
+    is calibrated, convex scores are on its scale, and a query may find nothing.
 
     Attributes:
         store: Store of the collection.
@@ -127,7 +129,8 @@ class HybridRetriever:
         def fused(state: StoreState) -> list[list[Hit]]:
             near = state.nearest(vectors, self.candidates, fingerprint=space, where=where)
             written = state.matching(queries, self.candidates, where=where)
-            return [state.hits(self._fused(*sides)[:limit]) for sides in zip(near, written, strict=True)]
+            known = calibration_of(state.manifest().settings, space) if self.fusion == "convex" else None
+            return [state.hits(self._fused(*sides, known)[:limit]) for sides in zip(near, written, strict=True)]
 
         try:
             return self.store.read(fused)
@@ -139,10 +142,12 @@ class HybridRetriever:
             )
             return self.store.search(vectors, limit, fingerprint=space, where=where)
 
-    def _fused(self, vectors: Sequence[Found], words: Sequence[Found]) -> list[Found]:
+    def _fused(self, vectors: Sequence[Found], words: Sequence[Found], known: Calibration | None) -> list[Found]:
         read = {found.key: found.record for found in (*words, *vectors) if found.record is not None}
-        sides = ([(found.key, found.score) for found in side] for side in (vectors, words))
-        best = fuse(*sides, fusion=self.fusion, weight=self.weight, candidates=self.candidates)
+        near, written = ([(found.key, found.score) for found in side] for side in (vectors, words))
+        best = fuse(near, written, fusion=self.fusion, weight=self.weight, candidates=self.candidates)
+        if known is not None:
+            best = known.scaled(best, near, written, self.weight)
         return [Found(key, score, read.get(key)) for key, score in best]
 
 
