@@ -37,6 +37,7 @@ class Inspection:
         windows: True if texts longer than the model's window are read in windows, False if they are cut.
         library_version: Version of cde-rag when the collection was created.
         tenant: Name of its tenant, if there are tenants.
+        pending: Number of records that wait for their vectors.
         common_context: True if it is in the common context of all tenants, not in one of its own texts.
     """
 
@@ -59,6 +60,7 @@ class Inspection:
     library_version: str
     tenant: str | None = None
     common_context: bool = False
+    pending: int = 0
 
 
 def inspect(store: Store) -> Inspection:
@@ -89,6 +91,7 @@ def inspect(store: Store) -> Inspection:
         windows=context.identity.windows,
         library_version=manifest.settings["library_version"],
         tenant=manifest.settings.get("tenant"),
+        pending=store.count_pending(),
         common_context=manifest.settings.get("common_context") == manifest.fingerprint,
     )
 

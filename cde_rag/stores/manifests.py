@@ -7,7 +7,6 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_c
 
 from cde_rag.errors import ContextMismatchError, StoreError
 
-
 PENDING: Final = "pending_vectors"  # setting of a collection whose active generation may lack vectors
 
 

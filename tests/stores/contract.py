@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from text_contract import TextContract
 
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError
-from cde_rag.records import Record, Row
+from cde_rag.records import Hits, Record, Row
 from cde_rag.stores.filters import matches
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreState
@@ -320,6 +320,7 @@ class StoreContract(TextContract):
             assert (opened.count(), opened.count_pending(), opened.manifest().may_wait) == (3, 2, True)
             assert [row.record.id for row in opened.scroll()] == ["a", "b", "c"]
             (near,) = opened.search(EXACT[:1], 3, fingerprint=SPACE)
+            assert isinstance(near, Hits)
             assert ([hit.id for hit in near], near.pending) == (["a"], 2)
             (near,) = opened.search(EXACT[:1], 3, fingerprint=SPACE, where={"kind": "bird"})
             assert near == []

@@ -15,8 +15,8 @@ from cde_rag.stores.faiss.folder import MARKER
 from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.tables import Records
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks, VectorFile
-from cde_rag.stores.manifests import PENDING
 from cde_rag.stores.filter_sql import flatten
+from cde_rag.stores.manifests import PENDING
 
 # Each counts what must not be there.
 _STRAYS: Final = {

@@ -243,7 +243,9 @@ class PgDatabase:
         except _ChangedError as error:
             raise self._changed(error.__cause__ or error) from error
 
-    def _once(self, work: Callable[[PgTables], Result], *, reading: bool, tokens: bool = True, wait: bool = True) -> Result:
+    def _once(
+        self, work: Callable[[PgTables], Result], *, reading: bool, tokens: bool = True, wait: bool = True
+    ) -> Result:
         """Call `work` in a transaction; `tokens` refuses to write without them."""
         levels = self._psycopg.IsolationLevel
         with self._connection() as connection:

@@ -45,8 +45,9 @@ def plan(tables: PgTables, generation: int) -> Plan:
     there = index.kind is not None and built(tables, generation)
     due = "" if there or index.kind is None else f", {presence(generation)}"
     store = "" if manifest.store is None else "store, "
+    settings = f"settings->>'{ANALYZER}', settings->>'{PENDING}'"
     state = (
-        f"SELECT concat_ws(' ', m.tableoid, {store}format, active, g.fingerprint, settings->>'{ANALYZER}', settings->>'{PENDING}', "  # noqa: S608
+        f"SELECT concat_ws(' ', m.tableoid, {store}format, active, g.fingerprint, {settings}, "  # noqa: S608
         f"index, quantization{due}) AS state "
         f"FROM {tables.names.manifest} m LEFT JOIN {tables.names.generations} g ON g.number = {generation}"
     )
