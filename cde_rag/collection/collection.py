@@ -22,7 +22,7 @@ from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
-from cde_rag.indexing.pending import OnDemandVectors, fill
+from cde_rag.indexing.pending import EmbedReport, OnDemandVectors, fill
 from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
@@ -416,8 +416,10 @@ class Collection(ProcessBound):
         return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later)
 
     @named_keywords
-    def embed_pending(self, *, limit: int | None = None, on_progress: Callable[[Progress], None] | None = None) -> int:
-        """Embed records that wait for their vectors since an `add(…, embed="later")`; return the number of vectors.
+    def embed_pending(
+        self, *, limit: int | None = None, on_progress: Callable[[Progress], None] | None = None
+    ) -> EmbedReport:
+        """Embed records that wait for their vectors since an `add(…, embed="later")`.
 
         Others may search and write meanwhile, and several processes may fill; each part of some seconds stays after a
         kill, and the same call goes on.

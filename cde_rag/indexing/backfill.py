@@ -93,7 +93,7 @@ def complete(
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
         for last_try in (False,) * (ACTIVATIONS - 1) + (True,):
-            for taken in _fill(store, number, embedding, missing):
+            for taken in _fill(number, embedding, missing):
                 embedded += taken
                 note({"documents": embedded})
                 if on_progress is not None:
@@ -166,7 +166,7 @@ class _RowEmbedder:
         return self.embed(list(zip(rows, passages, strict=True)))
 
 
-def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> Iterator[int]:
+def _fill(number: int, embedding: _RowEmbedder, missing: int) -> Iterator[int]:
     """Embed the rows that a generation lacks, in parts of some seconds; yields the number of vectors of each part.
 
     Rows are read with their siblings in one session for many parts, and each part is written in one. Those that another
@@ -175,7 +175,6 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> I
     If new rows keep arriving it ends before all are embedded, and leaves the rest to `Store.activate`.
 
     Args:
-        store: Holds a collection.
         number: Number of the generation.
         embedding: Embeds rows in its space.
         missing: Number of missing rows when the run began; any more arrived meanwhile.

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -14,10 +15,10 @@ from jaxtyping import Float32
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
-from cde_rag.models.model import Embedded, warn_truncated
+from cde_rag.models.model import Embedded
 from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
@@ -29,6 +30,21 @@ _FIRST: Final = 4  # texts of a search that are embedded before the speed is kno
 _MOST: Final = 16  # texts of a search between two looks at the clock
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedReport:
+    """Result of `embed_pending`.
+
+    Attributes:
+        embedded: Number of vectors that were made and written.
+        truncated: Number of records that exceeded the model's token limit.
+        pending: Number of records that wait still.
+    """
+
+    embedded: int
+    truncated: int
+    pending: int
 
 
 class Waiting(NamedTuple):
@@ -106,8 +122,8 @@ def fill(
     parent_key: str | None,
     limit: int | None,
     on_progress: Callable[[Progress], None] | None,
-) -> int:
-    """Embed records that wait for their vectors, in order of insertion; return the number of vectors.
+) -> EmbedReport:
+    """Embed records that wait for their vectors, in order of insertion.
 
     Rows are read with their siblings in one session for many parts, and each part of some seconds is written in one.
     Those that another call changed between the two are skipped, and read again.
@@ -123,9 +139,8 @@ def fill(
         ContextMismatchError: The active Context was made by a model that cannot be found under its name.
         StoreError: The store cannot be written.
     """
-    started, done, passes, size, after = time.monotonic(), 0, 0, FIRST_PART, None
+    started, done, passes, size, after, truncated = time.monotonic(), 0, 0, FIRST_PART, None, 0
     total, lacking = store.read(lambda state: (state.count(), state.count_pending()))
-    cut = np.zeros(0, np.bool_)
     with operation("cde_rag.embed_pending", {"fingerprint": short(active.last.fingerprint)}) as note:
         while done != limit and passes < _PASSES:
             embedder = active.last
@@ -140,7 +155,10 @@ def fill(
                     made = embed(part, embedder)
                     done += write(store, part, made.vectors, parent_key, embedder)
                     some, after = some[len(part) :], part[-1].row
-                    size, cut = next_part(len(part), time.monotonic() - began), np.append(cut, made.truncated)
+                    size, truncated = (
+                        next_part(len(part), time.monotonic() - began),
+                        truncated + int(made.truncated.sum()),
+                    )
                     note({"documents": done})
                     if on_progress is not None:
                         before = total - lacking
@@ -148,8 +166,13 @@ def fill(
                         on_progress(Progress(before + done, reached, time.monotonic() - started, before))
     if store.manifest().may_wait:
         store.settle()
-    warn_truncated(cut, active.last.context.identity)
-    return done
+    if truncated:
+        warn_user(
+            f"{truncated} of {done} embedded records exceed the model's limit of "
+            f"{active.last.context.identity.max_length} tokens and were truncated. Split long documents.",
+            TruncationWarning,
+        )
+    return EmbedReport(done, truncated, store.count_pending())
 
 
 def _next(state: StoreCalls, after: Row | None, parent_key: str | None, embedder: Embedder) -> list[Waiting]:

@@ -88,8 +88,8 @@ class DenseRetriever:
         if pending_of(found) and PendingVectorsWarning not in self._told:
             self._told.add(PendingVectorsWarning)
             warn_user(
-                f"{pending_of(found):,} records wait for their vectors and are not found by them. Search by hybrid, which "
-                "finds them by words, or make the vectors: collection.embed_pending().",
+                f"{pending_of(found):,} records wait for their vectors and are not found by them. Search by hybrid, "
+                "which finds them by words, or make the vectors: collection.embed_pending().",
                 PendingVectorsWarning,
             )
         return found

@@ -182,7 +182,7 @@ class Session(Protocol):
         digests: Sequence[str],
         vectors: Float32[np.ndarray, "rows dim"],
     ) -> int:
-        """Insert or replace vectors of a generation, in the active one those of records that have none; return their number.
+        """Insert or replace vectors of a generation; return their number. In the active one the records have none.
 
         An engine that cannot exclude other writers skips records that changed since `versions` read them.
         """
