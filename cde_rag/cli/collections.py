@@ -186,10 +186,7 @@ def search(
         )
         hits = searcher.search(query, k, **asked) if group_by is None else []
         narrowed = offset > 0 or score_threshold is not None
-        if by != "bm25" and (pending := store.count_pending()):
-            typer.echo(
-                f"{pending:,} of {store.count():,} passages wait for their vectors: cde-rag index makes them.", err=True
-            )
+        _say_pending(store, by)
         nothing = "" if hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
     if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
@@ -201,6 +198,13 @@ def search(
         print_scale(by)
     if nothing:
         typer.echo(f"No hits: {nothing}", err=True)
+
+
+def _say_pending(store: "Store", by: str) -> None:
+    """Say on stderr how many passages a search did not compare by vectors, if it compares any."""
+    if by != "bm25" and (pending := store.count_pending()):
+        found = f"{pending:,} of {store.count():,} passages wait for their vectors"
+        typer.echo(f"{found}. cde-rag index, run again, makes them.", err=True)
 
 
 def has_words(store: "Store") -> bool:

@@ -155,10 +155,8 @@ def fill(
                     made = embed(part, embedder)
                     done += write(store, part, made.vectors, parent_key, embedder)
                     some, after = some[len(part) :], part[-1].row
-                    size, truncated = (
-                        next_part(len(part), time.monotonic() - began),
-                        truncated + int(made.truncated.sum()),
-                    )
+                    size = next_part(len(part), time.monotonic() - began)
+                    truncated += int(made.truncated.sum())
                     note({"documents": done})
                     if on_progress is not None:
                         before = total - lacking

@@ -103,7 +103,8 @@ def described(served: ServedCollection) -> dict[str, Any]:
 async def search_collection(name: str, body: SearchRequest, service: Serving) -> Json:
     """Search by vectors, BM25 or both; hits, groups of hits, or parents with all their passages.
 
-    `pending` is the number of records that wait for their vectors. `warnings` has a sentence for each field of a filter that found nothing and that no record has.
+    `pending` is the number of records that wait for their vectors. `warnings` has a sentence for each field of a filter
+    that found nothing and that no record has.
     """
     return Json(await in_thread(found, service.registry.collection(name), body))
 

@@ -55,7 +55,7 @@ class CollectionTools:
         self.collections = dict(collections)
 
     def list_collections(self) -> list[dict[str, Any]]:
-        """List the collections: name, number of documents and of those that wait for vectors, parent key of passages."""
+        """List the collections: name, documents, how many of them wait for vectors, and their parent key."""
         found = {name: collection.inspect() for name, collection in self.collections.items()}
         return [
             {
