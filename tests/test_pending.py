@@ -1,5 +1,6 @@
 """Records that wait for their vectors: found by words at once, embedded by a fill or by a search, never stale."""
 
+import copy
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from test_collection import StubEmbedder, contents, passages, small_chunks
 
 from cde_rag.collection.collection import Collection, _is_later
+from cde_rag.context.context import Context
 from cde_rag.errors import PendingVectorsWarning, StoreError, TruncationWarning
 from cde_rag.indexing import pending
 from cde_rag.indexing.pending import EmbedReport
@@ -21,11 +23,21 @@ from cde_rag.indexing.upsert import AddReport
 from cde_rag.records import Hits, Record
 from cde_rag.stores.faiss import FaissStore
 
+
+class Stub(StubEmbedder):
+    """One that follows to another context."""
+
+    def with_context(self, context: Context) -> "Stub":
+        other = copy.copy(self)
+        other.context = context
+        return other
+
+
 WORDS = "heron swift stork crane finch robin wren owl kite crow".split()
 
 
-def made(place: Path, embedder: StubEmbedder | None = None, *, parent_key: str | None = "parent") -> Collection:
-    return Collection.create(FaissStore(place), embedder or StubEmbedder(), parent_key=parent_key)
+def made(place: Path, embedder: Stub | None = None, *, parent_key: str | None = "parent") -> Collection:
+    return Collection.create(FaissStore(place), embedder or Stub(), parent_key=parent_key)
 
 
 @pytest.fixture
@@ -51,7 +63,7 @@ def vectors_of(collection: Collection) -> dict[str, np.ndarray]:
 
 def built(place: Path, collection: Collection) -> Collection:
     """The same records, embedded first in a collection of their own, with the same embedder."""
-    other = made(place, StubEmbedder(), parent_key=collection.parent_key)
+    other = made(place, Stub(), parent_key=collection.parent_key)
     with mock.patch.object(other, "_active", other._active):
         other.add_records(list(collection.scroll()))
     return other
@@ -253,12 +265,11 @@ def test_a_batch_shares_the_budget_among_its_queries(birds: Collection):
 
 
 def test_a_new_context_and_the_way_back_embed_what_waits(birds: Collection, tmp_path: Path):
-    other = StubEmbedder(("c", "d"))
+    other = Stub(("c", "d"))
     birds.add_records(birds_of(9))
     birds.add_records([Record("0", "changed heron", metadata={"parent": "p0"}), *birds_of(12)[9:]], embed="later")
     assert birds.pending > 3
-    with mock.patch("cde_rag.indexing.recontextualization._within", lambda embedder, context: embedder):
-        moved = birds.recontextualize(embedder=other)
+    moved = birds.recontextualize(embedder=other)
     assert (moved.documents, birds.pending, birds.store.manifest().may_wait) == (12, 0, False)
     birds.add_records([Record("1", "changed swift", metadata={"parent": "p1"})], embed="later")
     back = birds.rollback()
@@ -270,7 +281,7 @@ def test_a_new_context_and_the_way_back_embed_what_waits(birds: Collection, tmp_
 
 
 def test_what_changes_while_a_new_context_is_filled_is_embedded_as_it_is_then(birds: Collection):
-    other = StubEmbedder(("c", "d"))
+    other = Stub(("c", "d"))
     birds.add_records(birds_of(12), embed="later")
     embed = other.embed_passages
 
@@ -297,7 +308,7 @@ def test_a_copy_waits_as_well_and_an_export_refuses(birds: Collection, tmp_path:
     birds.add_records(birds_of(6), embed="later")
     birds.embed_pending(limit=2)
     birds.backup(tmp_path / "backup")
-    with mock.patch("cde_rag.collection.collection.loaded", return_value=StubEmbedder()):
+    with mock.patch("cde_rag.collection.collection.loaded", return_value=Stub()):
         copy = Collection.restore(tmp_path / "backup", FaissStore(tmp_path / "copy"))
     assert (copy.count(), copy.pending) == (6, 4)
     assert contents(copy) == contents(birds)
@@ -367,8 +378,8 @@ class Life(RuleBasedStateMachine):
                 self.own.rollback()
             except StoreError:  # there is none before
                 return
-        elif self.own.embedder.fingerprint != StubEmbedder((space,)).fingerprint:
-            self.own.recontextualize(embedder=StubEmbedder((space,)))
+        elif self.own.embedder.fingerprint != Stub((space,)).fingerprint:
+            self.own.recontextualize(embedder=Stub((space,)))
         else:
             return
         assert self.own.pending == 0

@@ -239,7 +239,7 @@ class OnDemandVectors:
         each = self._seconds_each
         if each is None:
             return _FIRST if seconds > 0 else 0
-        return min(_MOST, int(seconds / max(each, 1e-6)))
+        return max(0, min(_MOST, int(seconds / max(each, 1e-6))))
 
     def _keep(self, made: Sequence[Waiting], vectors: Float32[np.ndarray, "rows dim"], embedder: Embedder) -> None:
         with self._lock:

@@ -405,7 +405,8 @@ class Upserter:
         Returns:
             The vectors that were made.
         """
-        made, missing = CallVectors(ready, self._kept).bind(pending.embedder), pending.stale
+        made = CallVectors(ready, self._kept).bind(pending.embedder)
+        missing = made.lacking(pending.stale)
         if not pending.writes:
             return made
 
