@@ -26,6 +26,7 @@ Their classes:
     ├── PartialContextWarning        a context sampled from a part of the corpus
     ├── ContextReusedWarning         a new corpus that is embedded in a context made from another
     ├── TextIndexWarning             a hybrid search that ranks by vectors alone, without a text index
+    ├── PendingVectorsWarning        a search by vectors while records wait for theirs
     └── UnknownFieldWarning          a filter that found nothing and names a field that no record has
 """
 
@@ -163,6 +164,10 @@ class ContextReusedWarning(CDEWarning):
 
 class TextIndexWarning(CDEWarning):
     """A hybrid search that ranks by vectors alone, since the store has no text index."""
+
+
+class PendingVectorsWarning(CDEWarning):
+    """A search by vectors while records wait for theirs, which it cannot find; `Hits.pending` is their number."""
 
 
 class UnknownFieldWarning(CDEWarning):

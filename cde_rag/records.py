@@ -94,6 +94,23 @@ class Hit:
     metadata: Mapping[str, Any]
 
 
+class Hits(list[Hit]):
+    """The hits of one query, best first.
+
+    Attributes:
+        pending: Number of records in the collection that were not compared by vectors, since they wait for theirs.
+    """
+
+    def __init__(self, hits: Iterable[Hit] = (), pending: int = 0) -> None:
+        super().__init__(hits)
+        self.pending = pending
+
+    @classmethod
+    def of(cls, hits: Iterable[Hit], found: Sequence[Hit]) -> "Hits":
+        """Return some hits of a search's, with its number of records that wait."""
+        return cls(hits, found.pending if isinstance(found, Hits) else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class PartialRecord(Record):
     """Input record of which some fields were not given: they stay as they are stored, and are empty in a new record.

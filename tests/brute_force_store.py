@@ -78,6 +78,9 @@ class BruteForceStore(Store, StoreState):
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         return len(self._matching(where))
 
+    def count_pending(self) -> int:
+        return 0
+
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         return (entry.row for entry in self._matching(where))
 

@@ -84,9 +84,15 @@ class AdoptingSession(QdrantSession):
         self._marks = marks
 
     def put(
-        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+        self,
+        records: Sequence[tuple[Record, str]],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"] | None,
     ) -> None:
         """Upsert records like `QdrantSession.put`; those of marked points are skipped if written meanwhile."""
+        if vectors is None:  # nothing that is adopted waits for its vector
+            super().put(records, digests, vectors)
+            return
         places = [place for place, (record, _) in enumerate(records) if record.id in self._marks]
         others = [place for place, (record, _) in enumerate(records) if record.id not in self._marks]
         if others:

@@ -29,6 +29,7 @@ from cde_rag.cli.output import (
 from cde_rag.errors import (
     ContextMismatchError,
     ModelError,
+    PendingVectorsWarning,
     PoolError,
     StoreFormatError,
     TenantError,
@@ -173,6 +174,7 @@ def search(
         if where is not None:
             parse(where)  # a wrong filter is found before a model is loaded
         warnings.simplefilter("ignore", UnknownFieldWarning)  # explain_no_hits says it
+        warnings.simplefilter("ignore", PendingVectorsWarning)  # a line below says it
         if by == "hybrid" and not _has_text_index(store):
             by = "vectors"
         searcher = bm25_searcher(store) if by == "bm25" else open_collection(store, model).searcher(cast(Ranking, by))
@@ -184,6 +186,7 @@ def search(
         )
         hits = searcher.search(query, k, **asked) if group_by is None else []
         narrowed = offset > 0 or score_threshold is not None
+        _say_pending(store, by)
         nothing = "" if hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
     if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
@@ -195,6 +198,22 @@ def search(
         print_scale(by)
     if nothing:
         typer.echo(f"No hits: {nothing}", err=True)
+
+
+def _say_pending(store: "Store", by: str) -> None:
+    """Say on stderr how many passages a search did not compare by vectors, if it compares any."""
+    if by != "bm25" and (pending := store.count_pending()):
+        found = f"{pending:,} of {store.count():,} passages wait for their vectors"
+        typer.echo(f"{found}. cde-rag index, run again, makes them.", err=True)
+
+
+def has_words(store: "Store") -> bool:
+    """Return True if a collection has a text index."""
+    try:
+        store.search_text(["."], 1)  # a query without words costs nothing, and reads the text index
+    except TextIndexError:
+        return False
+    return True
 
 
 def _has_text_index(store: "Store") -> bool:

@@ -22,6 +22,12 @@ def print_skipped(reader: "RecordReader") -> None:
             typer.echo(printable(f"  {line}"), err=True)
 
 
+def searchable(documents: int, pending: int) -> str:
+    """Return what a collection can answer while passages wait for their vectors."""
+    made = 100 * (documents - pending) // max(1, documents)
+    return f"searchable: {documents:,} passages by words, vectors are being made ({made} %)"
+
+
 def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:
     """Print the changes of a run."""
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cde_rag.cli.collections import at, on_workers, open_collection, tenant_stores
+from cde_rag.cli.collections import at, has_words, on_workers, open_collection, tenant_stores
 from cde_rag.cli.index_report import (
     documents_of,
     print_missing,
@@ -16,13 +16,15 @@ from cde_rag.cli.index_report import (
     print_result,
     print_skipped,
     print_unread,
+    searchable,
     warn_of_language,
 )
 from cde_rag.cli.output import INTERRUPTED, in_passages, print_json, printable, progress_bar, shown_place, updating
 from cde_rag.errors import CDEError, CorpusError, StoreError
 
 if TYPE_CHECKING:
-    from cde_rag.collection.collection import Collection
+    from cde_rag.collection.collection import Collection, When
+    from cde_rag.indexing.pending import EmbedReport
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.models.cde_model import CDEModel
     from cde_rag.readers import Reading, RecordReader
@@ -326,6 +328,34 @@ def _is_terminal() -> bool:
 
 
 def _add(collection: "Collection", reader: "RecordReader", total: int, options: IndexOptions) -> "AddReport":
+    """Write all passages, so that they are found by words, and then make the vectors that they lack."""
+    if not has_words(collection.store):  # then only vectors find them
+        return _written(collection, reader, total, options, "first")
+    report = _written(collection, reader, total, options, "later")
+    filled = _filled(collection, options)
+    return replace(report, truncated=filled.truncated)
+
+
+def _filled(collection: "Collection", options: IndexOptions) -> "EmbedReport":
+    """Make the vectors that passages wait for, saying how far that is."""
+    documents, place = collection.count(), shown_place(options.path)
+    if collection.pending:
+        typer.echo(f"{place} is {searchable(documents, collection.pending)}.", err=True)
+    try:
+        with progress_bar("embed", "passages", shown=options.shown) as update:
+            return collection.embed_pending(on_progress=updating(update))
+    except KeyboardInterrupt as error:
+        stopped = f"Stopped. {place} is {searchable(documents, collection.pending)}"
+        typer.echo(f"{stopped}. Run the same command again to continue.", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+    except CDEError as error:
+        stopped = f"{place} is {searchable(documents, collection.pending)}"
+        raise CDEError(f"{error} {stopped}; mend that and run the same command again.") from error
+
+
+def _written(
+    collection: "Collection", reader: "RecordReader", total: int, options: IndexOptions, embed: "When"
+) -> "AddReport":
     done, empty = 0, collection.count() == 0
     try:
         with progress_bar("index", "passages", shown=options.shown) as update:
@@ -336,7 +366,7 @@ def _add(collection: "Collection", reader: "RecordReader", total: int, options: 
                 update(done, total)
 
             update(0, total)
-            return collection.add_records(reader, on_progress=on_progress)
+            return collection.add_records(reader, embed=embed, on_progress=on_progress)
     except KeyboardInterrupt as error:
         stopped = f"Stopped at {done:,} of {total:,} passages. Run the same command again to continue."
         typer.echo(stopped, err=True)

@@ -6,9 +6,9 @@ Long because every method documents its arguments and errors; the procedures are
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal, cast, overload
+from typing import Any, Final, Literal, TypeAlias, cast, overload
 
-from cde_rag._validation import check_ids, check_positive, named_keywords
+from cde_rag._validation import check_ids, check_positive, check_whole, named_keywords
 from cde_rag.collection.first_context import is_due, move
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
@@ -23,6 +23,7 @@ from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
+from cde_rag.indexing.pending import EmbedReport, OnDemandVectors, fill
 from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
@@ -43,6 +44,10 @@ from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up, check_no_tenants, restore
 from cde_rag.transfer.parquet import Transfer, export_collection, import_collection
 
+EMBED_BUDGET_MS: Final = 1000  # of a search while records wait for their vectors
+When: TypeAlias = Literal["first", "later"]
+"""Values of `embed` in `add`: make vectors before records are written, or after."""
+
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 
 
@@ -59,6 +64,10 @@ class Collection(ProcessBound):
         store: Holds a collection already; see `create` and `open`.
         embedder: Embedder of the store's active vector space.
 
+    Attributes:
+        embed_budget_ms: Milliseconds in which a hybrid search makes vectors of its best hits by words that wait for
+            theirs; 0 for none. It can be set.
+
     Raises:
         ContextMismatchError: The embedder is of another vector space.
         StoreError: There is no collection in the store.
@@ -71,7 +80,9 @@ class Collection(ProcessBound):
         self._active = active = ActiveEmbedder(store, embedder)
         self.store = store
         self.parent_key: str | None = self._settings["parent_key"]
+        self.embed_budget_ms: int = EMBED_BUDGET_MS
         self._by_vectors = DenseRetriever(store, active)
+        self._on_demand = OnDemandVectors(store, self.parent_key)
         self._searcher = Searcher(store, self.parent_key, self._by_vectors, lambda: active.last.fingerprint)
         self._writer = Upserter(store, active, self._settings)
 
@@ -283,6 +294,7 @@ class Collection(ProcessBound):
         ids: Iterable[str] | None = None,
         titles: Iterable[str] | None = None,
         metadata: Iterable[Mapping[str, Any]] | None = None,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: Literal[False] = False,
     ) -> AddReport: ...
@@ -295,6 +307,7 @@ class Collection(ProcessBound):
         ids: Iterable[str] | None = None,
         titles: Iterable[str] | None = None,
         metadata: Iterable[Mapping[str, Any]] | None = None,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: Literal[True],
     ) -> AddPlan: ...
@@ -307,6 +320,7 @@ class Collection(ProcessBound):
         ids: Iterable[str] | None = None,
         titles: Iterable[str] | None = None,
         metadata: Iterable[Mapping[str, Any]] | None = None,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: bool = False,
     ) -> AddReport | AddPlan:
@@ -321,6 +335,8 @@ class Collection(ProcessBound):
             titles: Embedded before each text. None: records that are there keep theirs; "" removes a title.
             metadata: JSON objects, for filters, each in place of the stored one. None: records that are there keep
                 theirs; `{}` removes it.
+            embed: "first", or "later": records are written at once, found by words, and wait for their vectors until
+                `embed_pending`, an `add` that embeds them, or a search makes them. Changed records wait again.
             on_progress: Called after each write, every few seconds.
             dry_run: True: count what would be written and embedded, an AddPlan, and change nothing.
 
@@ -328,6 +344,7 @@ class Collection(ProcessBound):
             CorpusError: A record cannot be used, the columns are not equally long, or an id comes twice with different
                 texts. Nothing of its chunk, 512 records or more, is written; the chunks before stay.
             TypeError: One `str` where a list is due.
+            ValueError: `embed` is neither "first" nor "later".
 
         Warns:
             TruncationWarning: Records exceeded the model's token limit, with their number.
@@ -335,16 +352,18 @@ class Collection(ProcessBound):
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         if dry_run:
             return self._planned(records)
-        total = len(texts) if isinstance(texts, Sized) else None
-        return self._finished(
-            self._writer.add(_prepared(records, self._settings, self._active.last), total, on_progress)
+        total, prepared = (
+            len(texts) if isinstance(texts, Sized) else None,
+            _prepared(records, self._settings, self._active.last),
         )
+        return self._finished(self._writer.add(prepared, total, on_progress, later=_is_later(embed)))
 
     @overload
     def add_records(
         self,
         records: Iterable[Record],
         *,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         at_once: bool = False,
         dry_run: Literal[False] = False,
@@ -355,6 +374,7 @@ class Collection(ProcessBound):
         self,
         records: Iterable[Record],
         *,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         at_once: bool = False,
         dry_run: Literal[True],
@@ -365,6 +385,7 @@ class Collection(ProcessBound):
         self,
         records: Iterable[Record],
         *,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         at_once: bool = False,
         dry_run: bool = False,
@@ -380,7 +401,8 @@ class Collection(ProcessBound):
 
         Args:
             records: Records.
-            on_progress: As in `add`.
+            embed: As in `add`, like `on_progress`.
+            on_progress: Called after each write.
             at_once: True: make all vectors before the first write, where parts are written every few seconds otherwise.
                 If a text cannot be embedded, nothing is written (of more than 512 records, nothing of their chunk).
             dry_run: As in `add`.
@@ -394,7 +416,10 @@ class Collection(ProcessBound):
         documents = _documents_of(records, self.store)
         self._keep_reading(records)
         prepared = _prepared(records, self._settings, self._active.last)
-        return self._finished(self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once))
+        later = _is_later(embed)
+        return self._finished(
+            self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later)
+        )
 
     def _finished(self, report: AddReport) -> AddReport:
         """Move a collection that began without documents, and calibrate one that grew, where that is due."""
@@ -427,6 +452,34 @@ class Collection(ProcessBound):
         made = self._active.use(lambda embedder: calibrate(self.store, embedder))
         self._settings = self.store.manifest().settings
         return made
+
+    @named_keywords
+    def embed_pending(
+        self, *, limit: int | None = None, on_progress: Callable[[Progress], None] | None = None
+    ) -> EmbedReport:
+        """Embed records that wait for their vectors since an `add(…, embed="later")`.
+
+        Others may search and write meanwhile, and several processes may fill; each part of some seconds stays after a
+        kill, and the same call goes on.
+
+        Args:
+            limit: Maximum number of vectors; None for all.
+            on_progress: Called after each write; `done` are the records that have vectors.
+
+        Raises:
+            StoreError: The store cannot be written.
+            ValueError: `limit` is below 1.
+
+        Warns:
+            TruncationWarning: Records exceeded the model's token limit, with their number.
+        """
+        limit = None if limit is None else check_positive(limit, "limit")
+        return fill(self.store, self._active, self.parent_key, limit, on_progress)
+
+    @property
+    def pending(self) -> int:
+        """Number of records that wait for their vectors."""
+        return self.store.count_pending()
 
     def _planned(self, records: Iterable[Record]) -> AddPlan:
         """Count the writes and embeddings of `add_records`."""
@@ -474,6 +527,9 @@ class Collection(ProcessBound):
     ) -> list[Hit]:
         """Return the `k` best hits for one query.
 
+        While records wait for their vectors (`pending`), "hybrid" makes those of its 50 best hits by words within
+        `embed_budget_ms`, and the hits, a `Hits`, say how many were not compared.
+
         A ranking by "hybrid" ends after at most 200 hits, the 100 best of either side, whatever `k` and `offset` are.
         `by="vectors"` ranks all records, and `searcher(candidates=500)` fuses more of them.
 
@@ -497,6 +553,7 @@ class Collection(ProcessBound):
             ValueError: `k` is below 1, `offset` below 0, `score_threshold` no number, or `by` no ranking.
 
         Warns:
+            PendingVectorsWarning: `by` is "vectors", and records wait for theirs; once.
             TextIndexWarning: The store has no text index, and `by` is "hybrid": these are the hits by vectors.
             UnknownFieldWarning: There are no hits, and no record has a field that the filter names; once for a field.
         """
@@ -573,6 +630,7 @@ class Collection(ProcessBound):
         candidates: int = CANDIDATES,
         fusion: Fusion = "convex",
         weight: float | None = None,
+        embed_budget_ms: int | None = None,
     ) -> Searcher:
         """Return all searches by one ranking, such as `searcher("bm25").search_batch(queries)`.
 
@@ -588,15 +646,17 @@ class Collection(ProcessBound):
                 see `cde_rag.search.fusion.fuse`.
             weight: Weight of the vectors in "hybrid", from 0 (BM25 alone) to 1 (vectors alone); by default the one
                 that `cde-rag tune` wrote to the collection, else 0.65, and 0.5 for reciprocal ranks.
+            embed_budget_ms: In place of the collection's, for "hybrid".
 
         Raises:
-            ValueError: Another ranking or fusion, `candidates` is below 1, the weight is outside [0, 1], or they are
-                given for another ranking.
+            ValueError: Another ranking or fusion, `candidates` is below 1, the weight is outside [0, 1], the budget
+                below 0, or they are given for another ranking.
         """
         ranking = ranking_of(by)
         candidates = check_positive(candidates, "candidates")
-        if ranking != "hybrid" and (candidates, fusion, weight) != (CANDIDATES, "convex", None):
-            raise ValueError(f"candidates, fusion and weight are of by='hybrid', found by={by!r}. Leave them out.")
+        if ranking != "hybrid" and (candidates, fusion, weight, embed_budget_ms) != (CANDIDATES, "convex", None, None):
+            given = "candidates, fusion, weight and embed_budget_ms"
+            raise ValueError(f"{given} are of by='hybrid', found by={by!r}. Leave them out.")
         if ranking == "vectors":
             return self._searcher
         by_bm25 = BM25Retriever(self.store)
@@ -605,7 +665,10 @@ class Collection(ProcessBound):
         if weight is None and fusion == "convex":
             weight = self._settings.get(HYBRID_WEIGHT)
         weight = check_fusion(fusion, weight)
-        return self._searcher.with_ranker(HybridRetriever(self.store, self._active, candidates, fusion, weight))
+        budget = self.embed_budget_ms if embed_budget_ms is None else embed_budget_ms
+        budget_s = check_whole(budget, "embed_budget_ms", least=0) / 1000
+        ranker = HybridRetriever(self.store, self._active, candidates, fusion, weight, self._on_demand, budget_s)
+        return self._searcher.with_ranker(ranker)
 
     @named_keywords
     def search_diverse(
@@ -926,6 +989,12 @@ def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
     """Deprecated: `collection.add_records(records, dry_run=True)`."""
     warn_of_old_name("plan_records(collection, records)", "collection.add_records(records, dry_run=True)")
     return collection.add_records(records, dry_run=True)
+
+
+def _is_later(embed: str) -> bool:
+    if embed not in ("first", "later"):
+        raise ValueError(f"embed={embed!r}: expected 'first' or 'later'. Leave it out to embed first.")
+    return embed == "later"
 
 
 def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] | None:

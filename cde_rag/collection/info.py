@@ -41,6 +41,7 @@ class Inspection:
         library_version: Version of cde-rag when the collection was created.
         newer_defaults: What new collections have and this one has not, in words.
         tenant: Name of its tenant, if there are tenants.
+        pending: Number of records that wait for their vectors.
         common_context: True if it is in the common context of all tenants, not in one of its own texts.
     """
 
@@ -65,6 +66,7 @@ class Inspection:
     newer_defaults: tuple[str, ...] = ()
     tenant: str | None = None
     common_context: bool = False
+    pending: int = 0
 
 
 def inspect(store: Store) -> Inspection:
@@ -97,6 +99,7 @@ def inspect(store: Store) -> Inspection:
         library_version=manifest.settings["library_version"],
         newer_defaults=newer_defaults(store),
         tenant=manifest.settings.get("tenant"),
+        pending=store.count_pending(),
         common_context=manifest.settings.get("common_context") == manifest.fingerprint,
     )
 

@@ -12,6 +12,7 @@ from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import bound
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
+from cde_rag.indexing.pending import unchanged
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
 from cde_rag.records import Row, embedded_text
@@ -92,7 +93,7 @@ def complete(
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
         for last_try in (False,) * (ACTIVATIONS - 1) + (True,):
-            for taken in _fill(store, number, embedding, missing):
+            for taken in _fill(number, embedding, missing):
                 embedded += taken
                 note({"documents": embedded})
                 if on_progress is not None:
@@ -106,6 +107,8 @@ def complete(
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
                     raise  # also where it is active, and only the answer was lost
                 missing = 1  # rows are written before the next try, so that an error of writing is raised there
+        if store.manifest().may_wait:  # now all records have their vectors
+            store.settle()
         note({"documents": embedded})
         return embedded
 
@@ -144,13 +147,26 @@ class _RowEmbedder:
         embedded = self._embedder.embed_passages(texts, [passage.siblings for _, passage in rows])
         return [passage.digest for _, passage in rows], embedded.vectors
 
+    def write(self, number: int, rows: Sequence[tuple[Row, Passage]]) -> int:
+        """Embed rows, and write the vectors of those that are as they were read; return their number."""
+        digests, vectors = self.embed(rows)
+        if all(row.digest for row, _ in rows):
+            return self._store.add_to_generation(number, [row for row, _ in rows], digests, vectors)
+
+        def write_same(state: StoreCalls) -> int:  # a row that waits has no digest that tells if a sibling changed
+            same = unchanged(state, rows, self._parent_key, self._embedder)
+            kept, taken = [rows[place][0] for place in same], [digests[place] for place in same]
+            return state.add_to_generation(number, kept, taken, vectors[same])
+
+        return self._store.write(write_same)
+
     def embed_rows(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Return digests and vectors of rows whose siblings are not read yet, for `Store.activate`."""
         passages = self._store.read(lambda state: with_siblings(state, rows, self._parent_key, self._embedder))
         return self.embed(list(zip(rows, passages, strict=True)))
 
 
-def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> Iterator[int]:
+def _fill(number: int, embedding: _RowEmbedder, missing: int) -> Iterator[int]:
     """Embed the rows that a generation lacks, in parts of some seconds; yields the number of vectors of each part.
 
     Rows are read with their siblings in one session for many parts, and each part is written in one. Those that another
@@ -159,7 +175,6 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> I
     If new rows keep arriving it ends before all are embedded, and leaves the rest to `Store.activate`.
 
     Args:
-        store: Holds a collection.
         number: Number of the generation.
         embedding: Embeds rows in its space.
         missing: Number of missing rows when the run began; any more arrived meanwhile.
@@ -171,11 +186,10 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> I
         passes += missing <= 0
         while lacking:
             part, lacking, started = lacking[:size], lacking[size:], time.monotonic()
-            rows = [row for row, _ in part]
-            taken = store.add_to_generation(number, rows, *embedding.embed(part))
+            taken = embedding.write(number, part)
             size = next_part(len(part), time.monotonic() - started)
             missing -= len(part)
-            after = rows[-1]
+            after = part[-1][0]
             yield taken
 
 

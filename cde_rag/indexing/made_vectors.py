@@ -53,8 +53,8 @@ class CallVectors:
         self._made: dict[str, Float32[np.ndarray, " dim"]] = {}
 
     def lacking(self, stale: Iterable[Stale]) -> list[Stale]:
-        """Return the rows that have no vector yet."""
-        return [each for each in stale if each.row.digest not in self._made]
+        """Return the rows that have no vector yet, and do not wait for theirs."""
+        return [each for each in stale if not each.waits and each.row.digest not in self._made]
 
     def bind(self, embedder: Embedder) -> "CallVectors":
         """Return this cache for an embedder, emptied if its vectors are of another space."""
@@ -101,13 +101,17 @@ class CallVectors:
         ready = list(takewhile(lambda group: not self.lacking(group), groups))
         if ready:
             self.forget(lambda: gone)
-        parts: list[list[Row]] = []  # from the last one on, which has the records that arrive
+        parts: list[list[Stale]] = []  # from the last one on, which has the records that arrive
         for group in reversed(ready):
             if not parts or len(parts[-1]) + len(group) > LARGEST_WRITE:
                 parts.append([])
-            parts[-1][:0] = [each.row for each in group]
-        for rows in reversed(parts):
-            state.add(rows, self.vectors(rows), fingerprint=self.embedder.fingerprint)
+            parts[-1][:0] = group
+        for part in reversed(parts):
+            waiting, rows = [each.row for each in part if each.waits], [each.row for each in part if not each.waits]
+            if waiting:
+                state.add(waiting, None, fingerprint=self.embedder.fingerprint)
+            if rows:
+                state.add(rows, self.vectors(rows), fingerprint=self.embedder.fingerprint)
         return [each for group in groups[len(ready) :] for each in group]
 
     def forget(self, records: Callable[[], Sequence[Record]]) -> None:

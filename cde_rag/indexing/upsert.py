@@ -26,6 +26,7 @@ from cde_rag.indexing.upsert_plan import (
     parents_of,
     plan_upsert,
     stale_passages,
+    still_waiting,
 )
 from cde_rag.readers.passages import document_of
 from cde_rag.records import Parent, Positions, Record, Row, chunks, embedded_text
@@ -155,6 +156,7 @@ class Upserter:
         documents: Mapping[str, int] | None = None,
         *,
         at_once: bool = False,
+        later: bool = False,
     ) -> AddReport:
         """Write a stream of records, and count the changes; raises and warns like `Collection.add`.
 
@@ -169,6 +171,7 @@ class Upserter:
             ready: Vectors that were made before; the others are embedded.
             documents: As of `Replacement`; None for records that are upserted alone.
             at_once: True: write nothing of a chunk before all of its vectors are made.
+            later: True: make no vectors; records that need others than they have wait for them.
         """
         started, done, changes = time.monotonic(), 0, Counter[str]()
         try:
@@ -182,7 +185,9 @@ class Upserter:
                             on_progress(Progress(done + written, total, time.monotonic() - started))
 
                     pending = self._replanned(chunk, leaving)
-                    upsert = partial(self._upsert_chunk, chunk.records, leaving, at_once)
+                    if later:
+                        pending = pending._replace(stale=[])
+                    upsert = partial(self._upsert_chunk, chunk.records, leaving, at_once, later)
                     truncated = self._run(upsert, pending, ready, on_write, at_once=at_once).truncated
                     changes += chunk.changes + Counter(truncated=len(truncated & chunk.records.keys()))
                     if replacement is not None:
@@ -285,6 +290,7 @@ class Upserter:
         records: Mapping[str, Record],
         leaving: AbstractSet[str],
         at_once: bool,  # noqa: FBT001
+        later: bool,  # noqa: FBT001
         state: StoreCalls,
         made: CallVectors,
     ) -> list[Stale]:
@@ -294,11 +300,12 @@ class Upserter:
             records: Records by id, partial ones among them.
             leaving: Ids of stored passages that are deleted afterwards, no longer siblings of any passage.
             at_once: True: write nothing if a vector is missing.
+            later: True: write all without vectors that need others than they have.
             state: State of the store.
             made: Vectors of the call.
         """
         stored = {row.record.id: row for row in state.get(list(records))}
-        if at_once:
+        if at_once and not later:
             pending = self._planned(records, stored, leaving, made.embedder, state)
             if missing := made.lacking(pending.stale):
                 return missing
@@ -306,13 +313,16 @@ class Upserter:
         plan = plan_upsert(stored, records, self._parent_key)
         # Re-embed the old parents first: once the rows have moved, nothing refers to them.
         siblings = self._stale(state, plan.left, made.embedder, leaving=plan.moved | leaving)
-        if left := made.write(state, siblings):
+        if left := made.write(state, _waiting(siblings) if later else siblings):
             return left
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
             state.update_metadata(plan.metadata)
         before = [row.record for row in stored.values()]
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
         stale = self._stale(state, plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
+        stale = _waiting(stale) if later else stale
+        if not leaving:
+            stale = still_waiting(stale, plan, stored, self._parent_key)
         # Digests are those of all siblings, also of those that are not written yet, so that none of them is embedded
         # again when the others are there, or when an interrupted call is repeated.
         left = made.write(state, stale, gone=gone)
@@ -335,6 +345,8 @@ class Upserter:
         plan = plan_upsert(stored, self._completed(records, stored, embedder), self._parent_key)
         groups = stored_groups(state, plan.left | plan.joined, self._parent_key, arriving=plan.arriving)
         stale = stale_passages(groups, embedder, self._parent_key, arriving=plan.arriving, leaving=leaving)
+        if not leaving:
+            stale = still_waiting(stale, plan, stored, self._parent_key)
         return _Pending(embedder, stale, writes=bool(stale or plan.metadata))
 
     def _delete_all(self, ids: Sequence[str]) -> int:
@@ -393,7 +405,8 @@ class Upserter:
         Returns:
             The vectors that were made.
         """
-        made, missing = CallVectors(ready, self._kept).bind(pending.embedder), pending.stale
+        made = CallVectors(ready, self._kept).bind(pending.embedder)
+        missing = made.lacking(pending.stale)
         if not pending.writes:
             return made
 
@@ -450,6 +463,11 @@ class Upserter:
                 "and other metadata; the later metadata were kept. Give each an id of its own to keep both.",
                 CDEWarning,
             )
+
+
+def _waiting(stale: Iterable[Stale]) -> list[Stale]:
+    """Return stale rows as ones that wait for their vectors."""
+    return [each._replace(waits=True) for each in stale]
 
 
 class _Pending(NamedTuple):

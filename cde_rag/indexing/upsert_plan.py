@@ -11,7 +11,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import passages
 from cde_rag.readers.passages import document_of
-from cde_rag.records import Parent, Positions, Record, Row, chunks, parent_of
+from cde_rag.records import Parent, Positions, Record, Row, chunks, embedded_text, parent_of
 
 
 class Stale(NamedTuple):
@@ -20,10 +20,14 @@ class Stale(NamedTuple):
     Attributes:
         row: The row with the digest of the vector that it needs.
         siblings: Texts of its siblings.
+        before: Digest of the vector that it has; "" if it has none.
+        waits: True if the call does not make its vector: it is written without one.
     """
 
     row: Row
     siblings: list[str]
+    before: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +154,47 @@ def stale_passages(
         else:
             groups[parent][row_id] = row
     stale = [
-        Stale(Row(row.record, passage.digest), passage.siblings)
+        Stale(
+            Row(row.record, passage.digest),
+            passage.siblings,
+            row.digest,
+            waits=not row.digest and row.record.id not in arriving,  # a call is not about siblings that wait
+        )
         for group in [*alone, *(list(group.values()) for group in groups.values())]
         for row, passage in zip(group, passages(group, embedder), strict=True)
         if passage.digest != row.digest
     ]
     order = {row_id: place for place, row_id in enumerate(arriving)}
     return sorted(stale, key=lambda change: order.get(change.row.record.id, -1))
+
+
+def still_waiting(
+    stale: Sequence[Stale], plan: UpsertPlan, stored: Mapping[str, Row], parent_key: str | None
+) -> list[Stale]:
+    """Return the stale rows without those that wait already and whose text and siblings an upsert does not change.
+
+    Args:
+        stale: Rows as `stale_passages` found them, of which those that get no vector have `waits`.
+        plan: Plan of the upsert.
+        stored: Rows that are stored under its ids.
+        parent_key: The metadata key that names a record's parent; None if parents are not used.
+    """
+    changed = {
+        row_id
+        for row_id, row in plan.arriving.items()
+        if row_id not in stored or embedded_text(row.record) != embedded_text(stored[row_id].record)
+    } | plan.moved
+    records = [plan.arriving[row_id].record for row_id in changed]
+    parents = parents_of(records, parent_key) | plan.left
+    parents |= parents_of((stored[row_id].record for row_id in plan.moved), parent_key)
+    return [
+        each
+        for each in stale
+        if not each.waits
+        or each.before
+        or each.row.record.id in changed
+        or parent_of(each.row.record, parent_key) in parents
+    ]
 
 
 def groups_of(stale: Sequence[Stale], replaced: AbstractSet[str]) -> list[list[Stale]]:

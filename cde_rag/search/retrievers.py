@@ -2,25 +2,44 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
-from cde_rag.errors import TextIndexError, TextIndexWarning, warn_user
-from cde_rag.records import Hit, Record, embedded_text
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import PendingVectorsWarning, TextIndexError, TextIndexWarning, warn_user
+from cde_rag.records import Hit, Hits, Record, embedded_text
 from cde_rag.search.calibration import Calibration, calibration_of
 from cde_rag.search.fusion import fuse
 from cde_rag.stores.engine import Found
 from cde_rag.stores.store import Store
-from cde_rag.stores.store_calls import StoreState
+from cde_rag.stores.store_calls import StoreCalls, StoreState
 
 Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat]]
 """Function from pairs of a query and a text to a score for each, higher is better, such as `CrossEncoder.predict`."""
+
+
+ON_DEMAND: Final = 50  # best hits by BM25 of a query that are embedded if they wait for their vectors
+
+
+@runtime_checkable
+class OnDemand(Protocol):
+    """Vectors of records that wait for theirs, such as `cde_rag.indexing.pending.OnDemandVectors`."""
+
+    def known(
+        self, state: StoreCalls, ids: Sequence[str], embedder: Embedder
+    ) -> tuple[Mapping[str, Float32[np.ndarray, " dim"]], Sequence[Any]]:
+        """Return the vectors of records that wait, by id, as far as they were made, and the records without one."""
+        ...
+
+    def make(self, missing: Sequence[Any], embedder: Embedder, budget_s: float) -> int:
+        """Embed records that `known` returned, in their order, until the time is over; return their number."""
+        ...
 
 
 @runtime_checkable
@@ -50,6 +69,7 @@ class DenseRetriever:
     store: Store
     active: ActiveEmbedder
     depth: int | None = None
+    _told: set[type[Warning]] = field(default_factory=set[type[Warning]], compare=False, repr=False)
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
         """Return the `limit` nearest records for each query; repeat if another generation was activated meanwhile.
@@ -57,12 +77,23 @@ class DenseRetriever:
         Raises:
             ContextMismatchError: The active Context was made by a model that cannot be found under its name.
             StoreError: Another generation was activated during every attempt.
+
+        Warns:
+            PendingVectorsWarning: Records wait for their vectors, and are not found; once.
         """
-        return _followed(
+        found = _followed(
             self.active,
             queries,
-            lambda vectors, space: self.store.search(vectors, limit, fingerprint=space, where=where),
+            lambda vectors, embedder: self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where),
         )
+        if pending_of(found) and PendingVectorsWarning not in self._told:
+            self._told.add(PendingVectorsWarning)
+            warn_user(
+                f"{pending_of(found):,} records wait for their vectors and are not found by them. Search by hybrid, "
+                "which finds them by words, or make the vectors: collection.embed_pending().",
+                PendingVectorsWarning,
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -89,7 +120,8 @@ class HybridRetriever:
     The number of hits that are fused does not depend on `limit`, so that a longer ranking begins with the shorter ones.
 
     Both are searched in one state of the store, and only the records that are returned are read. Where the collection
-    is calibrated, convex scores are on its scale, and a query may find nothing.
+    is calibrated, convex scores are on its scale, and a query may find nothing. While records wait for their vectors,
+    those of the best hits by BM25 are made within a time, the search is repeated with them, and scores have no scale.
 
     Attributes:
         store: Store of the collection.
@@ -97,6 +129,8 @@ class HybridRetriever:
         candidates: Number of hits of each ranking that are fused.
         fusion: Name of the fusion, as in `fuse`.
         weight: Weight of the vectors, as in `fuse`.
+        on_demand: Vectors of records that wait for theirs.
+        budget_s: Seconds in which these are made; 0 for none.
     """
 
     store: Store
@@ -104,6 +138,8 @@ class HybridRetriever:
     candidates: int
     fusion: str
     weight: float
+    on_demand: OnDemand
+    budget_s: float
 
     @property
     def depth(self) -> int:
@@ -124,23 +160,41 @@ class HybridRetriever:
         limit: int,
         where: Mapping[str, Any] | None,
         vectors: Float32[np.ndarray, "queries dim"],
-        space: str,
+        embedder: Embedder,
     ) -> list[list[Hit]]:
+        missing: Sequence[Any] = ()
+
         def fused(state: StoreState) -> list[list[Hit]]:
-            near = state.nearest(vectors, self.candidates, fingerprint=space, where=where)
+            nonlocal missing
+            near = state.nearest(vectors, self.candidates, fingerprint=embedder.fingerprint, where=where)
             written = state.matching(queries, self.candidates, where=where)
-            known = calibration_of(state.manifest().settings, space) if self.fusion == "convex" else None
-            return [state.hits(self._fused(*sides, known)[:limit]) for sides in zip(near, written, strict=True)]
+            if not state.manifest().may_wait:
+                missing = ()
+                settings = state.manifest().settings
+                known = calibration_of(settings, embedder.fingerprint) if self.fusion == "convex" else None
+                return [state.hits(self._fused(*sides, known)[:limit]) for sides in zip(near, written, strict=True)]
+            pending, looked_at = state.count_pending(), _looked_at(state, written)
+            vectors_of, missing = self.on_demand.known(state, list(looked_at), embedder)
+            found: list[list[Hit]] = []
+            for query, by_vectors, by_words in zip(vectors, near, written, strict=True):
+                keys = {looked_at[id_]: vector for id_, vector in vectors_of.items()}
+                made = [Found(hit.key, _dot(keys[hit.key], query)) for hit in by_words if hit.key in keys]
+                both = sorted([*by_vectors, *made], key=lambda one: -one.score)[: self.candidates]
+                found.append(Hits(state.hits(self._fused(both, by_words, None)[:limit]), pending - len(made)))
+            return found
 
         try:
-            return self.store.read(fused)
+            hits = self.store.read(fused)
+            if missing and self.budget_s > 0 and self.on_demand.make(missing, embedder, self.budget_s):
+                hits = self.store.read(fused)
+            return hits
         except TextIndexError:
             warn_user(
                 "This collection has no text index: it is searched by vectors alone. Add one with `cde-rag "
                 'reindex`, which embeds nothing, or write by="vectors".',
                 TextIndexWarning,
             )
-            return self.store.search(vectors, limit, fingerprint=space, where=where)
+            return self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where)
 
     def _fused(self, vectors: Sequence[Found], words: Sequence[Found], known: Calibration | None) -> list[Found]:
         read = {found.key: found.record for found in (*words, *vectors) if found.record is not None}
@@ -184,21 +238,39 @@ class Reranked:
             raise ValueError(f"rerank: expected a number for each of {len(pairs)} pairs of texts, found {problem}.")
         given = iter(scores)
         rescored = [[dataclasses.replace(hit, score=next(given)) for hit in hits] for hits in found]
-        return [sorted(hits, key=lambda hit: -hit.score)[:limit] for hits in rescored]
+        ranked = (sorted(hits, key=lambda hit: -hit.score)[:limit] for hits in rescored)
+        return [Hits.of(hits, before) for hits, before in zip(ranked, found, strict=True)]
 
 
 def _followed(
     active: ActiveEmbedder,
     queries: Sequence[str],
-    search: Callable[[Float32[np.ndarray, "queries dim"], str], list[list[Hit]]],
+    search: Callable[[Float32[np.ndarray, "queries dim"], Embedder], list[list[Hit]]],
 ) -> list[list[Hit]]:
-    """Search with the vectors of queries and their fingerprint; repeat if another generation was activated."""
+    """Search with the vectors of queries and their embedder; repeat if another generation was activated."""
     for _ in range(SWITCHES):
         embedder = active.last
         vectors = embedder.embed_queries(queries)
         with active.following(embedder):
-            return search(vectors, embedder.fingerprint)
+            return search(vectors, embedder)
     raise too_many_switches()
+
+
+def pending_of(found: Sequence[Sequence[Hit]]) -> int:
+    """Return the number of records that a search could not compare by vectors."""
+    return max((hits.pending for hits in found if isinstance(hits, Hits)), default=0)
+
+
+def _looked_at(state: StoreState, written: Sequence[Sequence[Found]]) -> dict[str, Hashable]:
+    """Return the keys of the best hits by words, by id: the first of each query, then the second ones."""
+    best = [one for rank in range(ON_DEMAND) for found in written for one in found[rank : rank + 1]]
+    unique = list({one.key: one for one in best}.values())
+    return {hit.id: one.key for hit, one in zip(state.hits(unique), unique, strict=True)}
+
+
+def _dot(vector: Float32[np.ndarray, " dim"], query: Float32[np.ndarray, " dim"]) -> float:
+    """Return the dot product as stores compute it, in float64."""
+    return float((vector * query.astype(np.float64)).sum())
 
 
 def _text(hit: Hit) -> str:

@@ -10,7 +10,7 @@ from cde_rag._validation import check_list, check_positive, check_texts, check_w
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
 from cde_rag.field_names import value_at
-from cde_rag.records import Hit, check_key, parent_of
+from cde_rag.records import Hit, Hits, check_key, parent_of
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
 from cde_rag.stores.base import ProcessBound
@@ -310,4 +310,4 @@ def _check_page(k: int, score_threshold: float | None, offset: int) -> tuple[int
 def _page_of(hits: Sequence[Hit], offset: int, score_threshold: float | None) -> list[Hit]:
     """Return the hits from position `offset` on that reach `score_threshold`."""
     least = -math.inf if score_threshold is None else score_threshold
-    return [hit for hit in hits[offset:] if hit.score >= least]
+    return Hits.of((hit for hit in hits[offset:] if hit.score >= least), hits)

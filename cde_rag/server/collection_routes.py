@@ -103,7 +103,8 @@ def described(served: ServedCollection) -> dict[str, Any]:
 async def search_collection(name: str, body: SearchRequest, service: Serving) -> Json:
     """Search by vectors, BM25 or both; hits, groups of hits, or parents with all their passages.
 
-    `warnings` has a sentence for each field of a filter that found nothing and that no record has.
+    `pending` is the number of records that wait for their vectors. `warnings` has a sentence for each field of a filter
+    that found nothing and that no record has.
     """
     return Json(await in_thread(found, service.registry.collection(name), body))
 
@@ -136,7 +137,9 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
     else:
         kind, search = "hits", partial(searcher.search, body.query, body.k, **paged)
     results, warnings = with_warnings(collection, search, body.where)
-    return {"by": by, "fingerprint": fingerprint, kind: [as_json(result) for result in results], "warnings": warnings}
+    found = [as_json(result) for result in results]
+    pending = collection.pending
+    return {"by": by, "fingerprint": fingerprint, kind: found, "warnings": warnings, "pending": pending}
 
 
 @router.post("/{name}/records")

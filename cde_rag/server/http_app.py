@@ -79,18 +79,22 @@ async def _metrics(service: Serving) -> Response:
 
 
 async def _ready(request: Request, service: Serving) -> Json:
-    """Answer 200 if all collections can be read, those of tenants too; without their names, since it needs no key."""
+    """Answer 200 if all collections can be read, those of tenants too; without their names, since it needs no key.
+
+    `pending` is the number of records that wait for their vectors.
+    """
     tenants: Mapping[str, Service] = request.app.state.tenants
 
-    def read() -> int:
+    def read() -> tuple[int, int]:
         for tenant in tenants.values():
             tenant.registry.models()
-        return len(service.registry.models())
+        own = service.registry
+        return len(own.models()), sum(served.collection.pending for served in own.collections.values())
 
     try:
-        models = await in_thread(read)
+        models, pending = await in_thread(read)
     except CDEError as error:  # its message can name a folder or a tenant
         _log.error("not ready", exc_info=error)
         message = "A collection cannot be read; the server's log has the reason."
         raise RequestError(503, message, code="not_ready") from error
-    return Json({"status": "ready", "models": models})
+    return Json({"status": "ready", "models": models, "pending": pending})

@@ -56,10 +56,16 @@ class CollectionTools:
         self.collections = dict(collections)
 
     def list_collections(self) -> list[dict[str, Any]]:
-        """List the collections: name, number of documents, and the parent key of their passages."""
+        """List the collections: name, documents, how many of them wait for vectors, and their parent key."""
         found = {name: collection.inspect() for name, collection in self.collections.items()}
         return [
-            {"name": name, "documents": each.documents, "parent_key": each.parent_key, "model": each.model}
+            {
+                "name": name,
+                "documents": each.documents,
+                "pending": each.pending,
+                "parent_key": each.parent_key,
+                "model": each.model,
+            }
             for name, each in found.items()
         ]
 

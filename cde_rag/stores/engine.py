@@ -40,7 +40,7 @@ class Version(NamedTuple):
 
     Attributes:
         key: Names the record to the engine; opaque.
-        digest: Digest of the embedded text.
+        digest: Digest of the embedded text; "" of a record without a vector.
     """
 
     key: Any
@@ -155,12 +155,15 @@ class Session(Protocol):
         ...
 
     def put(
-        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+        self,
+        records: Sequence[tuple[Record, str]],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"] | None,
     ) -> None:
         """Insert or replace records, given with their metadata as JSON, and their vectors in the active generation.
 
         A replaced record keeps its place. In each other generation it keeps its vector if that has the same digest,
-        and loses it otherwise.
+        and loses it otherwise. Without vectors, None, it has none in the active generation, and there no digest.
         """
         ...
 
@@ -179,7 +182,7 @@ class Session(Protocol):
         digests: Sequence[str],
         vectors: Float32[np.ndarray, "rows dim"],
     ) -> int:
-        """Insert or replace vectors of an inactive generation; return their number.
+        """Insert or replace vectors of a generation; return their number. In the active one the records have none.
 
         An engine that cannot exclude other writers skips records that changed since `versions` read them.
         """
@@ -243,7 +246,7 @@ class Engine(Protocol):
         """
         ...
 
-    def write(self, work: Callable[[Session], Result]) -> Result:
+    def write(self, work: Callable[[Session], Result], *, wait: bool = True) -> Result:
         """Call a function, and commit its writes, or undo them if it raises. Other writers wait, readers do not.
 
         Committed writes survive a loss of power. Errors of `work` are raised unchanged.
@@ -251,9 +254,11 @@ class Engine(Protocol):
         Args:
             work: Reads and writes; it may be called again after its writes were undone. (A server without
                 transactions undoes nothing; there each call of the session is atomic.)
+            wait: False: where another writer is at work, raise in place of waiting for it, and build no index. An
+                engine that cannot know waits.
 
         Raises:
-            StoreError: There is no store, or it cannot be written.
+            StoreError: There is no store, or it cannot be written; another writer is at work.
             StoreFormatError: It is damaged, or of a newer format.
         """
         ...

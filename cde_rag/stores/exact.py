@@ -34,7 +34,7 @@ from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import MOST_ROWS, checksum_of, encodable_ids
 from cde_rag.stores.engine import Found, Place, Placed, Result, Session, Version
 from cde_rag.stores.filter_conditions import Filter, holds
-from cde_rag.stores.manifests import GenerationRow, StoredManifest
+from cde_rag.stores.manifests import PENDING, GenerationRow, StoredManifest
 from cde_rag.stores.text_analysis import K1, B, analyzer_of, with_newest
 
 FORMAT: Final = 1
@@ -193,8 +193,9 @@ class ExactSession(ABC):
 
     def versions(self, ids: Sequence[str]) -> dict[str, Version]:
         """Return the versions of those ids that exist."""
-        held = self.vector_rows(self.manifest.active, encodable_ids(ids))
-        return {id_: Version(id_, vector.digest) for id_, vector in held.items()}
+        there, none = self.records(encodable_ids(ids)), VectorRow("", b"")
+        held = self.vector_rows(self.manifest.active, list(there))
+        return {id_: Version(id_, held.get(id_, none).digest) for id_ in there}
 
     def vectors(self, generation: int, ids: Sequence[str]) -> dict[str, Float32[np.ndarray, " dim"]]:
         """Return vectors by id."""
@@ -255,7 +256,10 @@ class ExactSession(ABC):
         return [read_record(stored[key]) for key in keys]
 
     def put(
-        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+        self,
+        records: Sequence[tuple[Record, str]],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"] | None,
     ) -> None:
         """Insert or replace records and their vectors."""
         self.put_records({record.id: pack_record(record, metadata) for record, metadata in records})
@@ -265,7 +269,10 @@ class ExactSession(ABC):
             if state.number != manifest.active:
                 held = self.vector_rows(state.number, list(new))
                 self.delete_vector_rows(state.number, [id_ for id_, one in held.items() if one.digest != new[id_]])
-        self.put_vector_rows(manifest.active, pack_vectors(new, vectors))
+        if vectors is None:
+            self.delete_vector_rows(manifest.active, list(new))
+        else:
+            self.put_vector_rows(manifest.active, pack_vectors(new, vectors))
 
     def put_metadata(self, metadata: Mapping[str, str]) -> None:
         """Replace the metadata of records."""
@@ -410,8 +417,8 @@ class ExactEngine(ABC):
         with self._opened("read") as session:
             return work(session)
 
-    def write(self, work: Callable[[Session], Result]) -> Result:
-        """Call a function in one transaction."""
+    def write(self, work: Callable[[Session], Result], *, wait: bool = True) -> Result:  # noqa: ARG002
+        """Call a function in one transaction, which waits for other writers."""
         with self._opened("write") as session:
             return work(session)
 
@@ -427,7 +434,7 @@ class ExactEngine(ABC):
                 held = session.vector_rows(number)
                 for id_, vector in held.items():
                     damages += _damage(f"{id_}, generation {number}", partial(read_vector, vector, id_))
-                if number == manifest.active:
+                if number == manifest.active and PENDING not in manifest.settings:
                     lacking = [one.id for one in stored if one.id not in held]
                     damages += [Damage(id_, "expected a vector, found none.") for id_ in lacking]
         return damages

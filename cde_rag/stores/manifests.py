@@ -3,9 +3,11 @@
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from cde_rag.errors import ContextMismatchError, StoreError
+
+PENDING: Final = "pending_vectors"  # setting of a collection whose active generation may lack vectors
 
 
 @runtime_checkable
@@ -58,6 +60,11 @@ class StoreManifest:
     fingerprint: str
     generation: int
     settings: Mapping[str, Any]
+
+    @property
+    def may_wait(self) -> bool:
+        """True if records may wait for their vectors in the active generation."""
+        return PENDING in self.settings
 
 
 @dataclass(frozen=True, slots=True)

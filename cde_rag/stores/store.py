@@ -47,15 +47,16 @@ class Store(StoreCalls):
         """
         return self._read(lambda session: self._with_state(session, work))
 
-    def write(self, work: Callable[[StoreState], Result]) -> Result:
+    def write(self, work: Callable[[StoreState], Result], *, wait: bool = True) -> Result:
         """Call a function with one state of the store, and commit its writes in one transaction.
 
         Other writers wait, readers do not. (In Qdrant, which has no transactions, each call of the state is atomic.)
 
         Args:
             work: Reads and writes; it may be called again after its writes were undone.
+            wait: False: raise `StoreError` where another writer is at work, if the engine can tell.
         """
-        return self._write(lambda session: self._with_state(session, work))
+        return self._engine.write(lambda session: self._with_state(session, work), wait=wait)
 
     @contextmanager
     def lease(self) -> Generator[None, None, None]:

@@ -8,13 +8,13 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError
-from cde_rag.records import Hit, Row, encode
+from cde_rag.records import Hit, Hits, Row, embedded_text, encode
 from cde_rag.stores.base import Completion, ProcessBound
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit
 from cde_rag.stores.engine import START, Found, Placed, Session, Version
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
-from cde_rag.stores.manifests import Generation, LeasedGenerations, StoreManifest, check_space
+from cde_rag.stores.manifests import PENDING, Generation, LeasedGenerations, StoreManifest, check_space
 from cde_rag.stores.text_analysis import updated
 
 _FILLED_AT_ONCE: Final = 1000  # records that `last` of `activate` gets
@@ -64,10 +64,12 @@ class StoreCalls(ProcessBound):
 
         return self._read(read)
 
-    def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
+    def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"] | None, *, fingerprint: str) -> None:
         """Insert rows, or replace rows of the same id (which keep their place in the order).
 
         In other generations a record keeps its vector if that was made from the same digest, and loses it otherwise.
+        Without vectors, None, the rows wait for theirs: they have the digest "" until `add_pending` or `add` gives them
+        one.
 
         Raises:
             CorpusError: A record cannot be stored: an id empty or twice, a lone surrogate, metadata that is not JSON.
@@ -79,10 +81,70 @@ class StoreCalls(ProcessBound):
         def write(session: Session) -> None:
             manifest = session.manifest
             check_space(manifest.serving, fingerprint)
-            check_unit(vectors, len(rows), manifest.dim)
+            if vectors is not None:
+                check_unit(vectors, len(rows), manifest.dim)
+            elif PENDING not in (settings := session.settings):
+                session.put_settings({**settings, PENDING: True})  # first: a server has no transactions
             session.put(records, digests, vectors)
 
         self._write(write)
+
+    def add_pending(
+        self, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str
+    ) -> int:
+        """Write vectors of rows that wait for theirs; return the number of rows that were not skipped.
+
+        Args:
+            rows: Rows as they were read. Those deleted since, with another title or text, or with a vector by now, are
+                skipped.
+            digests: Digests of the embedded texts.
+            vectors: One per row.
+            fingerprint: Fingerprint of the active generation's space.
+
+        Raises:
+            CorpusError: An id is repeated.
+        """
+        check_once(rows)
+
+        def write(session: Session) -> int:
+            manifest = session.manifest
+            check_space(manifest.serving, fingerprint)
+            waiting = [place for place, row in enumerate(rows) if not row.digest]
+            return _put_same(
+                session,
+                manifest.active,
+                [rows[place] for place in waiting],
+                [digests[place] for place in waiting],
+                vectors[waiting],
+            )
+
+        return self._write(write)
+
+    def pending(self, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
+        """Return up to `limit` rows that wait for their vector, in order of insertion; arguments as of `lacking`."""
+        limit, last = check_rows(limit, "limit"), None if after is None else after.record.id
+
+        def read(session: Session) -> list[Row]:
+            return session.lacking(session.manifest.active, after=last, limit=limit) if _may_wait(session) else []
+
+        return self._read(read)
+
+    def count_pending(self) -> int:
+        """Count the rows that wait for their vector."""
+        return self._read(pending_in)
+
+    def settle(self) -> bool:
+        """Note that no row waits for its vector, if that is so; return True if none does."""
+
+        def write(session: Session) -> bool:
+            if not _may_wait(session):
+                return True
+            if session.lacking(session.manifest.active, after=None, limit=1):
+                return False
+            session.put_settings({name: value for name, value in session.settings.items() if name != PENDING})
+            return True
+
+        return self._write(write)
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata of the given ids; vectors and digests stay. An unknown id raises `KeyError`."""
@@ -169,6 +231,8 @@ class StoreCalls(ProcessBound):
     ) -> list[list[Hit]]:
         """Return min(k, matching rows) hits for each query, best first; equal scores in order of insertion.
 
+        Rows that wait for their vector are not found; the `Hits` say how many there are.
+
         Args:
             queries: Unit vectors.
             k: Maximum number of hits.
@@ -184,7 +248,8 @@ class StoreCalls(ProcessBound):
 
         def read(session: Session) -> list[list[Hit]]:
             found = nearest(session, queries, k, condition, fingerprint, generation, complete=True)
-            return [hits_of(session, some) for some in found]
+            pending = pending_in(session) if generation is None else 0
+            return [Hits(hits_of(session, some), pending) for some in found]
 
         return self._read(read, once=True)
 
@@ -217,7 +282,7 @@ class StoreCalls(ProcessBound):
         self._write(lambda session: session.index_texts())
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
-        """Return the vectors of the given ids; unknown ids raise `KeyError`."""
+        """Return the vectors of the given ids; unknown ids, and those without a vector, raise `KeyError`."""
         ids = check_ids(ids, call="vectors")
 
         def read(session: Session) -> Float32[np.ndarray, "ids dim"]:
@@ -359,14 +424,7 @@ class StoreCalls(ProcessBound):
         vectors: Float32[np.ndarray, "rows dim"],
     ) -> int:
         """Give rows that are as they were read their vectors in an inactive generation; return their number."""
-        self._own(session, generation)
-        check_unit(vectors, len(rows), session.manifest.dim)
-        now, same, versions = session.versions([row.record.id for row in rows]), list[int](), list[Version]()
-        for place, row in enumerate(rows):
-            if (version := now.get(row.record.id)) is not None and version.digest == row.digest:
-                same.append(place)
-                versions.append(version)
-        return session.put_vectors(generation, versions, [digests[place] for place in same], vectors[same])
+        return _put_same(session, self._own(session, generation), rows, digests, vectors)
 
 
 class StoreState(StoreCalls):
@@ -418,6 +476,37 @@ class StoreState(StoreCalls):
     def hits(self, found: Sequence[Found]) -> list[Hit]:
         """Return results of `nearest` and `matching` as hits."""
         return hits_of(self._session, found)
+
+
+def _put_same(
+    session: Session,
+    generation: int,
+    rows: Sequence[Row],
+    digests: Sequence[str],
+    vectors: Float32[np.ndarray, "rows dim"],
+) -> int:
+    """Write vectors of those rows that are as they were read; return their number."""
+    check_unit(vectors, len(rows), session.manifest.dim)
+    now, same, versions = session.versions([row.record.id for row in rows]), list[int](), list[Version]()
+    waiting = session.get([row.record.id for row in rows if not row.digest])  # which no digest tells from one another
+    for place, row in enumerate(rows):
+        version, there = now.get(row.record.id), waiting.get(row.record.id, row)
+        text = embedded_text(there.record) == embedded_text(row.record)
+        if version is not None and version.digest == row.digest and text:
+            same.append(place)
+            versions.append(version)
+    return session.put_vectors(generation, versions, [digests[place] for place in same], vectors[same])
+
+
+def _may_wait(session: Session) -> bool:
+    return PENDING in session.settings
+
+
+def pending_in(session: Session) -> int:
+    """Count the rows that wait for their vector."""
+    if not _may_wait(session):
+        return 0
+    return session.count(None) - session.count_vectors(session.manifest.active)
 
 
 def _parsed(where: Mapping[str, Any] | None) -> Filter | None:

@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
 from cde_rag.records import Row
 from cde_rag.stores.files import check_outside
+from cde_rag.stores.manifests import PENDING
 from cde_rag.stores.store import Folder, Loaded, Store
 from cde_rag.stores.tenant_names import check_is_of
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Checksum, Export, columns_of, footer, schema_of, table
@@ -62,7 +63,7 @@ def export_collection(
         ContextMismatchError: The collection was moved to another context meanwhile.
         MissingExtraError: pyarrow is not installed.
         StoreError: There is a file already, its folder is a collection's, it cannot be written, or there is
-            no collection in the store.
+            no collection in the store, or records wait for their vectors.
     """
     parquet, path, started = require("pyarrow.parquet", EXTRA), given_path(path, "The export"), time.monotonic()
     documents, checksum = 0, Checksum()
@@ -70,6 +71,13 @@ def export_collection(
         raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
     check_outside(path, own=store.folder if isinstance(store, Folder) else None)
     manifest, total = store.manifest(), store.count()
+    if manifest.may_wait and (waiting := store.count_pending()):
+        raise StoreError(
+            f"{store}: expected a vector for each record to export, found {waiting:,} that wait for theirs. Make them "
+            "with collection.embed_pending(), or run cde-rag index again, and export then."
+        )
+    kept = {name: value for name, value in manifest.settings.items() if name != PENDING}
+    manifest = replace(manifest, settings=kept)
     context = stored_context(store, manifest.generation).to_bytes()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -130,6 +130,9 @@ class Operation:
         deletes: Ids.
         moves_to: Space of the new context.
         back: Whether it goes back to the space before, which is `moves_to`.
+        later: Whether records wait for their vectors.
+        asks: Queries, whose searches make vectors of records that wait.
+        fills: Whether it makes the vectors of all.
     """
 
     name: str
@@ -137,13 +140,17 @@ class Operation:
     deletes: tuple[str, ...] = ()
     moves_to: int | None = None
     back: bool = False
+    later: bool = False
+    asks: tuple[str, ...] = ()
+    fills: bool = False
 
     def do(self, store: Store, on_progress: Callable[[Progress], None]) -> None:
         if not store.exists():
             Collection.create(store, stub(0))
         collection = opened(store)
         if self.puts:
-            collection.add_records(self.puts, on_progress=on_progress)
+            embed = "later" if self.later else "first"
+            collection.add_records(self.puts, embed=embed, on_progress=on_progress)
         if self.deletes:
             collection.delete(list(self.deletes))
         if self.moves_to is not None:
@@ -151,6 +158,10 @@ class Operation:
                 collection.recontextualize(embedder=stub(self.moves_to), on_progress=on_progress)
             elif store.manifest().fingerprint != stub(self.moves_to).fingerprint:
                 collection.rollback(on_progress=on_progress)
+        for query in self.asks:
+            collection.search(query)
+        if self.fills:
+            collection.embed_pending(on_progress=on_progress)
 
     def parts(self) -> list[list[str]]:
         """Ids that are written together, in the order in which that is done."""
@@ -179,7 +190,24 @@ LIFE = (
     Operation("rollback", moves_to=0, back=True),
     Operation("recontextualize anew", moves_to=2),
 )
-BY_NAME = {operation.name: operation for operation in LIFE}
+WAITING = (
+    Operation("index later", puts=tuple(record(number) for number in range(44)), later=True),
+    Operation("ask", asks=("first text of 7", "text of 30", "another")),
+    Operation(
+        "add later",
+        puts=(
+            *(record(number) for number in range(44, 54)),
+            *(record(number, "another") for number in range(0, 40, 5)),
+            *(record(number, new=True) for number in (1, 3, 6, 8, 11)),
+        ),
+        deletes=("d2", "d40"),
+        later=True,
+    ),
+    Operation("recontextualize what waits", moves_to=1),
+    Operation("change later", puts=tuple(record(number, "third") for number in range(0, 54, 3)), later=True),
+    Operation("fill", fills=True),
+)
+BY_NAME = {operation.name: operation for operation in (*LIFE, *WAITING)}
 
 
 def expected_records(operations: Sequence[Operation]) -> dict[str, Record]:

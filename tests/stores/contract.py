@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from text_contract import TextContract
 
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError
-from cde_rag.records import Record, Row
+from cde_rag.records import Hits, Record, Row
 from cde_rag.stores.filters import matches
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreState
@@ -119,6 +119,36 @@ class Life(RuleBasedStateMachine):
                 if other.vectors.get(new.record.id, ("", None))[0] != new.digest:
                     other.vectors.pop(new.record.id, None)
 
+    @rule(batch=batches)
+    def add_later(self, batch: dict[str, tuple[str, int, dict[str, Any]]]) -> None:
+        rows = [
+            Row(Record(id_, text, f"title of {id_}", found), f"digest of {text}")
+            for id_, (text, _, found) in batch.items()
+        ]
+        self.store.add(rows, None, fingerprint=self.active.fingerprint)
+        for new in rows:
+            self.rows[new.record.id] = Row(new.record, "")
+            self.active.vectors.pop(new.record.id, None)
+            for other in self.others:
+                if other.vectors.get(new.record.id, ("", None))[0] != new.digest:
+                    other.vectors.pop(new.record.id, None)
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def add_pending(self, data: st.DataObject) -> None:
+        some = sorted(data.draw(st.sets(st.sampled_from(sorted(self.rows)), min_size=1)))
+        rows, waiting = [self.rows[id_] for id_ in some], self.store.pending()
+        assert waiting == [each for each in self.rows.values() if not each.digest]
+        matrix = EXACT[data.draw(st.lists(vectors, min_size=len(some), max_size=len(some)))]
+        digests = [f"digest of {each.record.text}" for each in rows]
+        taken = self.store.add_pending(rows, digests, matrix, fingerprint=self.active.fingerprint)
+        assert taken == sum(not each.digest for each in rows)
+        for each, digest, vector in zip(rows, digests, matrix, strict=True):
+            if not each.digest:
+                self.rows[each.record.id] = Row(each.record, digest)
+                self.active.vectors[each.record.id] = digest, vector
+        assert self.store.settle() is (len(self.active.vectors) == len(self.rows))
+
     @precondition(lambda self: self.rows)
     @rule(data=st.data(), new=metadata)
     def update_metadata(self, data: st.DataObject, new: dict[str, Any]) -> None:
@@ -197,12 +227,14 @@ class Life(RuleBasedStateMachine):
         ]
         assert told == expected
         assert self.store.manifest().fingerprint == self.active.fingerprint
+        assert self.store.count_pending() == len(self.rows) - len(self.active.vectors)
 
     @rule(query=vectors, k=st.integers(1, 10), where=st.none() | filters)
     def search(self, query: int, k: int, where: dict[str, Any] | None) -> None:
         kept = [row for row in self.rows.values() if where is None or matches(where, row.record.metadata)]
-        matrix = np.array([self.active.vectors[row.record.id][1] for row in kept]).reshape(-1, DIM)
         assert self.store.count(where) == len(kept)
+        kept = [row for row in kept if row.digest]
+        matrix = np.array([self.active.vectors[row.record.id][1] for row in kept]).reshape(-1, DIM)
         assert_hits(self.store, kept, matrix, EXACT[query], k, fingerprint=self.active.fingerprint, where=where)
 
     def teardown(self) -> None:
@@ -276,6 +308,69 @@ class StoreContract(TextContract):
             (hits,) = store.search(units(1), len(rows), fingerprint=SPACE, where=where)
             assert sorted(hit.id for hit in hits) == kept
         store.close()
+
+    def test_records_wait_for_their_vectors(self, place: Opener) -> None:
+        store = created(place)
+        store.add([row("a", "heron"), row("b", "swift")], EXACT[:2], fingerprint=SPACE)
+        assert not store.manifest().may_wait
+        store.add([row("b", "stork", kind="bird"), row("c", "crane")], None, fingerprint=SPACE)
+        waiting = [row("b", "stork", digest="", kind="bird"), row("c", "crane", digest="")]
+        for opened in (store, place()):
+            assert opened.pending() == opened.get(["b", "c"]) == waiting
+            assert (opened.count(), opened.count_pending(), opened.manifest().may_wait) == (3, 2, True)
+            assert [row.record.id for row in opened.scroll()] == ["a", "b", "c"]
+            (near,) = opened.search(EXACT[:1], 3, fingerprint=SPACE)
+            assert isinstance(near, Hits)
+            assert ([hit.id for hit in near], near.pending) == (["a"], 2)
+            (near,) = opened.search(EXACT[:1], 3, fingerprint=SPACE, where={"kind": "bird"})
+            assert near == []
+            (words,) = opened.search_text(["stork swift"], 3)
+            assert [hit.id for hit in words] == ["b"]
+            with pytest.raises(KeyError):
+                opened.vectors(["a", "b"], fingerprint=SPACE)
+            assert opened.verify() == []
+            assert not opened.settle()
+        assert store.pending(after=waiting[0]) == waiting[1:]
+        store.add_pending(waiting, ["d1", "d2"], EXACT[1:3], fingerprint=SPACE)
+        assert store.settle()
+        assert (store.count_pending(), store.manifest().may_wait) == (0, False)
+        assert store.manifest().settings == {"parent_key": "source"}
+        assert [row.digest for row in store.get(["a", "b", "c"])] == ["digest of heron", "d1", "d2"]
+        np.testing.assert_array_equal(store.vectors(["b", "c"], fingerprint=SPACE), EXACT[1:3])
+        assert place().verify() == []
+
+    def test_a_vector_is_given_only_to_the_text_that_waits_for_it(self, store: Store) -> None:
+        read = [row(id_, digest="") for id_ in "abcd"]
+        store.add([row(id_) for id_ in "abcd"], None, fingerprint=SPACE)
+        store.add([row("a", "new")], None, fingerprint=SPACE)
+        store.add([row("b")], EXACT[:1], fingerprint=SPACE)
+        store.delete(["c"])
+        other = store.create_generation(fingerprint=OTHER, context=b"other")
+        matrix = EXACT[[1, 1, 1, 1]]
+        assert store.add_to_generation(other, read, ["d"] * 4, matrix) == 1
+        assert store.add_pending(read, ["d"] * 4, matrix, fingerprint=SPACE) == 1
+        assert store.get(list("abcd")) == [row("a", "new", digest=""), row("b"), row("d", digest="d")]
+        np.testing.assert_array_equal(store.vectors(["b", "d"], fingerprint=SPACE), EXACT[:2])
+        with pytest.raises(ContextMismatchError):
+            store.add_pending(read, ["d"] * 4, matrix, fingerprint=OTHER)
+        with pytest.raises(ContextMismatchError):
+            store.add(read, None, fingerprint=OTHER)
+        with pytest.raises(ValueError, match="norm 1"):
+            store.add_pending(store.pending(), ["d"], 2 * EXACT[:1], fingerprint=SPACE)
+
+    def test_what_waits_again_keeps_the_vectors_that_are_still_its_own(self, store: Store) -> None:
+        rows = [row("a"), row("b")]
+        store.add(rows, EXACT[:2], fingerprint=SPACE)
+        other = store.create_generation(fingerprint=OTHER, context=b"other")
+        store.add_to_generation(other, rows, [each.digest for each in rows], EXACT[2:4])
+        store.add([row("a"), row("b", "new")], None, fingerprint=SPACE)
+        assert [each.record.id for each in store.lacking(other)] == ["b"]
+        store.add_to_generation(other, store.pending()[1:], ["d"], EXACT[:1])
+        store.activate(other)
+        assert store.settle()
+        np.testing.assert_array_equal(store.vectors(["a", "b"], fingerprint=OTHER), EXACT[[2, 0]])
+        assert [each.record.id for each in store.lacking(1)] == ["a", "b"]
+        assert store.verify() == []
 
     def test_adding_twice_is_adding_once(self, store: Store) -> None:
         for _ in range(2):

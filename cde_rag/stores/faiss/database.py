@@ -18,6 +18,7 @@ from cde_rag.stores.faiss.words import TABLE, has_fts5
 from cde_rag.stores.files import check_folder, check_new, replace_durably
 
 FORMAT: Final = 4  # in the file's header as user_version
+WITH_PENDING: Final = 5  # format of stores with records that wait for their vectors, until these have them
 WITHOUT_TOKENS: Final = 3  # format of stores whose generations have no tokens of their last changes
 WITHOUT_ANALYZER: Final = 2  # format of stores whose settings name no analyzer; older versions write to them
 WITHOUT_WORDS: Final = 1  # format of stores without the table of words.py
@@ -122,11 +123,12 @@ class Database:
                 _roll_back(connection)
 
     @contextmanager
-    def writing(self, *, new: bool = False) -> Generator[Connection, None, None]:
+    def writing(self, *, new: bool = False, wait: bool = True) -> Generator[Connection, None, None]:
         """Open the write transaction, one at a time; committed at the end, rolled back after an exception.
 
         Args:
             new: The file has no tables yet.
+            wait: False: raise where another writer is at work, in place of waiting for it.
 
         Raises:
             StoreError: Another store replaced this one, another writer did not end within a minute, the disk is full,
@@ -139,7 +141,14 @@ class Database:
                 "Change its permissions, or write to a copy."
             )
         with self._errors(), self._borrowed(to_write=True) as connection:
-            connection.execute("BEGIN IMMEDIATE")
+            if wait:
+                connection.execute("BEGIN IMMEDIATE")
+            else:
+                connection.execute("PRAGMA busy_timeout = 0")
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                finally:
+                    connection.execute(f"PRAGMA busy_timeout = {int(1000 * _BUSY_S)}")
             try:
                 self.check_place()
                 if new:
@@ -289,7 +298,7 @@ class Database:
                 "program's file. Restore a copy."
             )
         (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found not in (WITHOUT_WORDS, WITHOUT_ANALYZER, WITHOUT_TOKENS, FORMAT):
+        if found not in (WITHOUT_WORDS, WITHOUT_ANALYZER, WITHOUT_TOKENS, FORMAT, WITH_PENDING):
             raise StoreFormatError(f"{self.path}: expected format {FORMAT}, found {found}. Update cde-rag.")
         for table, columns in _COLUMNS.items():
             there = {name.decode() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}

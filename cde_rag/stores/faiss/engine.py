@@ -17,7 +17,7 @@ from cde_rag.records import Record, Row
 from cde_rag.stores.base import Damage
 from cde_rag.stores.engine import Found, Place, Placed, Result, Session, Version, sampled
 from cde_rag.stores.faiss.connections import Connection, FileIdentity
-from cde_rag.stores.faiss.database import FORMAT, Database, set_format
+from cde_rag.stores.faiss.database import FORMAT, WITH_PENDING, Database, set_format
 from cde_rag.stores.faiss.folder import DATABASE, delete_unreferenced, lost
 from cde_rag.stores.faiss.index import IndexConfig, build, is_due
 from cde_rag.stores.faiss.manifest import FaissManifest
@@ -26,6 +26,7 @@ from cde_rag.stores.faiss.tables import Records, Transaction, new_generation
 from cde_rag.stores.faiss.verify import find_damage
 from cde_rag.stores.files import locked
 from cde_rag.stores.filter_conditions import Filter
+from cde_rag.stores.manifests import PENDING
 from cde_rag.stores.text_analysis import with_newest
 
 _TRIES: Final = 8  # attempts of a read whose files are replaced meanwhile
@@ -128,7 +129,7 @@ class FolderSession:
     def vectors(self, generation: int, ids: Sequence[str]) -> dict[str, Float32[np.ndarray, " dim"]]:
         """Return vectors by id, verified by their checksums."""
         view = self.view(generation)
-        found = view.stored(ids)
+        found = [stored for stored in view.stored(ids) if stored.vector_row is not None]
         matrix = view.vectors.take(np.array([stored.vector_row for stored in found], np.int64))
         return {stored.row.record.id: vector for stored, vector in zip(found, matrix, strict=True)}
 
@@ -178,19 +179,25 @@ class FolderSession:
         return [rows[key].record for key in keys]
 
     def put(
-        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+        self,
+        records: Sequence[tuple[Record, str]],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"] | None,
     ) -> None:
         """Upsert records and their vectors."""
         positions, active = self.records.put(records), self.manifest.active
         for state in self.manifest.generations:
             if state.number != active:
                 self.writer.mark_deleted(state.number, list(zip(positions, digests, strict=True)))
-        self.writer.put_vectors(active, positions, digests, vectors)
+        if vectors is None:
+            self.writer.mark_deleted(active, [(position, None) for position in positions])
+        else:
+            self.writer.put_vectors(active, positions, digests, vectors)
 
     def put_metadata(self, metadata: Mapping[str, str]) -> None:
         """Replace the metadata of records."""
         positions = self.records.positions_of(list(metadata))
-        stored = self.records.stored(self.manifest.active, positions)
+        stored = self.records.stored(self.manifest.active, positions, may_wait=PENDING in self.manifest.settings)
         self.records.put([(one.row.record, metadata[one.row.record.id]) for one in stored])
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -279,9 +286,9 @@ class FolderEngine:
         """Call a function in a read transaction; repeat it if a writer replaced its files meanwhile."""
         return self._read(work)
 
-    def write(self, work: Callable[[Session], Result]) -> Result:
+    def write(self, work: Callable[[Session], Result], *, wait: bool = True) -> Result:
         """Call a function in the write transaction; extend the index afterwards, if due."""
-        return self._write(work)
+        return self._write(work) if wait else self._commit(work, wait=False)[1]
 
     @contextmanager
     def lease(self) -> Generator[None, None, None]:
@@ -350,9 +357,9 @@ class FolderEngine:
             self._extend_index()
         return result
 
-    def _commit(self, work: Callable[[FolderSession], Result]) -> tuple[FaissManifest, Result]:
+    def _commit(self, work: Callable[[FolderSession], Result], *, wait: bool = True) -> tuple[FaissManifest, Result]:
         check = self.database.check_place
-        with self.database.writing() as connection:
+        with self.database.writing(wait=wait) as connection:
             try:
                 before, manifest, result = self._transact(connection, work)
             except FileNotFoundError as error:
@@ -385,7 +392,7 @@ class FolderEngine:
             if state.dead > max(_DEAD, state.rows - state.dead):
                 writer.rewrite(state)
         records.put_manifest(writer.manifest)
-        set_format(connection, FORMAT)
+        set_format(connection, WITH_PENDING if PENDING in writer.manifest.settings else FORMAT)
         return before, writer.manifest, result
 
     def _extend_index(self) -> None:

@@ -23,6 +23,7 @@ from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest
 from cde_rag.stores.faiss.tables import Records, StoredRecord
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks, VectorFile
 from cde_rag.stores.filter_conditions import Filter
+from cde_rag.stores.manifests import PENDING
 
 _MOST_K: Final = 10  # for more than one hit in so many vectors the search is exact
 _SCANNED_ROWS: Final = 10_000  # up to so many that a filter keeps are searched exactly, though there are codes
@@ -131,14 +132,16 @@ class View:
         return found
 
     def at(self, positions: Sequence[int]) -> list[StoredRecord]:
-        """Return the rows at those positions, in this order, each verified by its checksums, its vector's too.
+        """Return the rows at those positions, in this order, each verified by its checksums, its vector's too, if any.
 
         Raises:
             StoreFormatError: A row does not match its checksum.
         """
-        found = self.records.stored(self.state.number, positions)
-        matrix = self.vectors.take(np.array([stored.vector_row for stored in found], np.int64))
-        for stored, vector in zip(found, matrix, strict=True):
+        may_wait = self.state is not self.manifest.serving or PENDING in self.manifest.settings
+        found = self.records.stored(self.state.number, positions, may_wait=may_wait)
+        having = [stored for stored in found if stored.vector_row is not None]
+        matrix = self.vectors.take(np.array([stored.vector_row for stored in having], np.int64))
+        for stored, vector in zip(having, matrix, strict=True):
             if checksum_of(stored.position, stored.row.digest, vector.tobytes()) != stored.checksum:
                 raise self._damaged(f"the vector and digest of record {stored.row.record.id!r:.80}, found others")
         return found

@@ -46,13 +46,13 @@ class StoredRecord:
     Attributes:
         position: Position of the record in the order of insertion.
         row: The record and the digest of its embedded text.
-        vector_row: Row in the vector file.
+        vector_row: Row in the vector file; None of a record without a vector.
         checksum: Checksum over position, digest and the vector's bytes.
     """
 
     position: int
     row: Row
-    vector_row: int
+    vector_row: int | None
     checksum: bytes
 
 
@@ -142,14 +142,15 @@ class Records:
         return self._integers(statement, (after, generation, limit)).tolist()
 
     def versions(self, generation: int, ids: Sequence[str]) -> dict[str, Version]:
-        """Return positions and digests of those records that have a vector in the generation, by id."""
-        positions = list(self.known_positions(ids).values())
+        """Return the positions of those ids that exist, and their digests in the generation, by id."""
+        positions = self.known_positions(ids)
         found = self._connection.execute(
-            """SELECT id, position, digest FROM records JOIN vectors USING (position)
+            """SELECT position, digest FROM vectors
             WHERE generation = ? AND position IN (SELECT value FROM json_each(?))""",
-            (generation, json.dumps(positions)),
+            (generation, json.dumps(list(positions.values()))),
         )
-        return {id_.decode(): Version(position, digest.decode()) for id_, position, digest in found}
+        digests = {position: digest.decode() for position, digest in found}
+        return {id_: Version(position, digests.get(position, "")) for id_, position in positions.items()}
 
     def vector_rows(self, generation: int, where: Filter) -> Int64[np.ndarray, "rows"]:
         """Return the rows of the vector file whose records match, ascending."""
@@ -176,16 +177,16 @@ class Records:
             raise self._damaged(f"the records of {len(rows)} vectors, found {len(positions)}")
         return positions
 
-    def stored(self, generation: int, positions: Sequence[int]) -> list[StoredRecord]:
-        """Return the records at these positions, in this order; each must have a vector in the generation."""
+    def stored(self, generation: int, positions: Sequence[int], *, may_wait: bool) -> list[StoredRecord]:
+        """Return the records at these positions, in this order; `may_wait` allows some without a vector there."""
         found = self._connection.execute(
-            """SELECT position, id, title, metadata, text, records.checksum, row, digest, vectors.checksum
-            FROM records JOIN vectors USING (position)
-            WHERE generation = ? AND position IN (SELECT value FROM json_each(?))""",
+            """SELECT records.position, id, title, metadata, text, records.checksum, row, digest, vectors.checksum
+            FROM records LEFT JOIN vectors ON vectors.position = records.position AND generation = ?
+            WHERE records.position IN (SELECT value FROM json_each(?))""",
             (generation, json.dumps(list(positions))),
         )
         stored = {line[0]: self._checked(line) for line in found}
-        missing = set(positions) - set(stored)
+        missing = set(positions) - {place for place, one in stored.items() if may_wait or one.vector_row is not None}
         if missing:
             raise self._damaged(f"a record and its vector at position {min(missing)}, found none")
         return [stored[position] for position in positions]
@@ -291,8 +292,10 @@ class Records:
 
     def _checked(self, line: tuple[Any, ...]) -> StoredRecord:
         position, id_, title, metadata, text, checksum, vector_row, digest, vector_checksum = line
+        if (vector_row, digest, vector_checksum) == (None, None, None):
+            digest = vector_checksum = b""
         parts = (id_, title, metadata, text, digest, vector_checksum)
-        sound = isinstance(vector_row, int) and all(isinstance(part, bytes) for part in parts)
+        sound = isinstance(vector_row, int | None) and all(isinstance(part, bytes) for part in parts)
         if not sound or checksum_of(position, id_, title, metadata, text) != checksum:
             raise self._damaged(f"record {id_!r:.80} with its checksum, found another")
         record = Record(id_.decode(), text.decode(), title.decode(), json.loads(metadata))

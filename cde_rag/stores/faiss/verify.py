@@ -16,6 +16,7 @@ from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.tables import Records
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks, VectorFile
 from cde_rag.stores.filter_sql import flatten
+from cde_rag.stores.manifests import PENDING
 
 # Each counts what must not be there.
 _STRAYS: Final = {
@@ -56,7 +57,8 @@ def _damage(database: Database, folder: Path) -> Iterator[Damage]:
                     yield from _file(folder / state.index.name, state.index.sha256)
                 yield from _vectors(connection, records, state, folder, manifest.dim)
             serving = manifest.serving
-            if serving.rows - serving.dead != records.count(None):
+            waiting = records.count(None) - (serving.rows - serving.dead)
+            if waiting < 0 or (waiting and PENDING not in manifest.settings):
                 count = serving.rows - serving.dead
                 yield Damage(where, f"Expected a vector for each of {records.count(None)} records, found {count}.")
     except StoreFormatError as error:

@@ -170,7 +170,7 @@ class PgDatabase:
         except _AgainError:
             return None
 
-    def write(self, work: Callable[[PgTables], Result]) -> Result:
+    def write(self, work: Callable[[PgTables], Result], *, wait: bool = True) -> Result:
         """Call `work` with the tables in a transaction that excludes other writers of the collection.
 
         Raises:
@@ -179,11 +179,11 @@ class PgDatabase:
             StoreFormatError: The collection is of a newer format, or its tables were changed.
         """
         try:
-            return self._tried(partial(self._once, work, reading=False))
+            return self._tried(partial(self._once, work, reading=False, wait=wait))
         except _TokensError:
             self.forget()
             self._add_tokens()
-            return self._tried(partial(self._once, work, reading=False, tokens=False))
+            return self._tried(partial(self._once, work, reading=False, tokens=False, wait=wait))
 
     @contextmanager
     def lock(self, key: Sequence[int | str]) -> Generator[int | None, None, None]:
@@ -243,7 +243,9 @@ class PgDatabase:
         except _ChangedError as error:
             raise self._changed(error.__cause__ or error) from error
 
-    def _once(self, work: Callable[[PgTables], Result], *, reading: bool, tokens: bool = True) -> Result:
+    def _once(
+        self, work: Callable[[PgTables], Result], *, reading: bool, tokens: bool = True, wait: bool = True
+    ) -> Result:
         """Call `work` in a transaction; `tokens` refuses to write without them."""
         levels = self._psycopg.IsolationLevel
         with self._connection() as connection:
@@ -253,9 +255,9 @@ class PgDatabase:
                 with self._repeatable(connection):
                     names = self._prepare(connection)
                     stack.enter_context(connection.transaction())
-                return work(self._begin(connection, names, reading=reading, tokens=tokens))
+                return work(self._begin(connection, names, reading=reading, tokens=tokens, wait=wait))
 
-    def _begin(self, connection: Any, names: PgNames, *, reading: bool, tokens: bool) -> PgTables:
+    def _begin(self, connection: Any, names: PgNames, *, reading: bool, tokens: bool, wait: bool) -> PgTables:
         """Read the manifest, locked against other writers, and check its format and the collection's id."""
         unreadable = (
             f"{self.where}: expected a collection, found none that this role can read. "
@@ -264,7 +266,7 @@ class PgDatabase:
         errors = self._psycopg.errors
         try:
             if not reading:  # in a statement of its own: one that waits for the lock sees generations of before
-                connection.execute(f"SELECT FROM {names.manifest} FOR UPDATE")
+                connection.execute(f"SELECT FROM {names.manifest} FOR UPDATE{'' if wait else ' NOWAIT'}")
             found = connection.execute(manifest_sql(names)).fetchone()
         except (errors.UndefinedTable, errors.InsufficientPrivilege) as error:
             if (isinstance(error, errors.InsufficientPrivilege) and not reading) or ".generations" in str(error):

@@ -180,16 +180,20 @@ class PgSession:
         return [records[key] for key in keys]
 
     def put(
-        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+        self,
+        records: Sequence[tuple[Record, str]],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"] | None,
     ) -> None:
         """Insert or replace records and their vectors, and build the index if it is due."""
         places, active = self.tables.put(records), self.manifest.active
         for state in self.manifest.generations:
             if state.number != active:
                 self.tables.drop_stale(state.number, places, digests)
-        self.tables.put_vectors(active, places, digests, vectors)
-        if not self._engine.loading:
-            build(self.tables, active)
+        if vectors is None:
+            self.tables.drop_vectors(active, places)
+        else:
+            self.put_vectors(active, [Version(place, "") for place in places], digests, vectors)
 
     def put_metadata(self, metadata: Mapping[str, str]) -> None:
         """Replace the metadata, given as JSON, of records by id."""
@@ -211,6 +215,8 @@ class PgSession:
     ) -> int:
         """Insert or replace vectors; other writers are excluded, so that no record changed since `versions`."""
         self.tables.put_vectors(generation, [version.key for version in versions], digests, vectors)
+        if generation == self.manifest.active and not self._engine.loading:
+            build(self.tables, generation)
         return len(versions)
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
@@ -334,9 +340,9 @@ class PgEngine:
                 return found[0]
         return self.database.read(lambda tables: work(self._session(tables)))
 
-    def write(self, work: Callable[[PgSession], Result]) -> Result:
+    def write(self, work: Callable[[PgSession], Result], *, wait: bool = True) -> Result:
         """Call a function in one transaction, which excludes other writers."""
-        return self.database.write(lambda tables: work(self._session(tables)))
+        return self.database.write(lambda tables: work(self._session(tables)), wait=wait)
 
     @contextmanager
     def lease(self) -> Generator[tuple[int, str | None], None, None]:

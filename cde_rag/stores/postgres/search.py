@@ -10,6 +10,7 @@ from jaxtyping import Float32
 from cde_rag.stores.engine import Found
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition
+from cde_rag.stores.manifests import PENDING
 from cde_rag.stores.postgres.index import PgIndex, built, presence
 from cde_rag.stores.postgres.tables import RECORD, PgTables, condition, read_record, read_score
 from cde_rag.stores.postgres.words import live
@@ -44,8 +45,9 @@ def plan(tables: PgTables, generation: int) -> Plan:
     there = index.kind is not None and built(tables, generation)
     due = "" if there or index.kind is None else f", {presence(generation)}"
     store = "" if manifest.store is None else "store, "
+    settings = f"settings->>'{ANALYZER}', settings->>'{PENDING}'"
     state = (
-        f"SELECT concat_ws(' ', m.tableoid, {store}format, active, g.fingerprint, settings->>'{ANALYZER}', "  # noqa: S608
+        f"SELECT concat_ws(' ', m.tableoid, {store}format, active, g.fingerprint, {settings}, "  # noqa: S608
         f"index, quantization{due}) AS state "
         f"FROM {tables.names.manifest} m LEFT JOIN {tables.names.generations} g ON g.number = {generation}"
     )

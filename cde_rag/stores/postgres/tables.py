@@ -371,14 +371,14 @@ class PgTables:
         if sweeping:
             self._sweep()
         for state in self.manifest.generations:
-            self.run(f"DELETE FROM {self.names.vectors(state.number)} WHERE place = ANY(%s)", list(places))  # noqa: S608
+            self.drop_vectors(state.number, places)
 
     def put_vectors(
         self, generation: int, places: Sequence[int], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> None:
         """Write or replace vectors of a generation."""
         table = self.names.vectors(generation)
-        self.run(f"DELETE FROM {table} WHERE place = ANY(%s)", list(places))  # noqa: S608
+        self.drop_vectors(generation, places)
         rows = zip(places, digests, np.ascontiguousarray(vectors), strict=True)
         self.copy(
             "vectors",
@@ -388,6 +388,10 @@ class PgTables:
             ),
             table,
         )
+
+    def drop_vectors(self, generation: int, places: Sequence[int]) -> None:
+        """Remove the vectors of records in a generation."""
+        self.run(f"DELETE FROM {self.names.vectors(generation)} WHERE place = ANY(%s)", list(places))  # noqa: S608
 
     def drop_stale(self, generation: int, places: Sequence[int], digests: Sequence[str]) -> None:
         """Remove the vectors of records in a generation that were made from another digest."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.filter_sql import flatten
+from cde_rag.stores.manifests import PENDING
 from cde_rag.stores.postgres.schema import unescaped
 from cde_rag.stores.postgres.tables import RECORD, PgTables, field_row, read_record, read_vector
 from cde_rag.stores.postgres.words import live
@@ -46,6 +47,6 @@ def find_damage(tables: PgTables) -> Iterator[Damage]:
                 read_vector(*row)
             except StoreFormatError as error:
                 yield Damage(f"{names.get(row[0], row[0])}, generation {number}", str(error))
-        if number == manifest.active:
+        if number == manifest.active and PENDING not in manifest.settings:
             for place in sorted(lacking):
                 yield Damage(names[place], "Expected a vector, found none. Add the record again.")

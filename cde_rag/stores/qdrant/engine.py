@@ -81,7 +81,10 @@ class QdrantSession(PointSession):
         return super().lacking(generation, after=after, limit=limit)
 
     def put(
-        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+        self,
+        records: Sequence[tuple[Record, str]],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"] | None,
     ) -> None:
         """Upsert records as points with their vectors; warns of large collections in a local folder."""
         written = self._manifest.serving
@@ -103,7 +106,7 @@ class QdrantSession(PointSession):
         digests: Sequence[str],
         vectors: Float32[np.ndarray, "rows dim"],
     ) -> int:
-        """Write vectors of an inactive generation to points that are as they were read.
+        """Write vectors of a generation to points that are as they were read.
 
         Raises:
             ChangedMeanwhileError: Another run took the lease.
@@ -222,9 +225,9 @@ class QdrantEngine:
         with self.lock.reading():
             return self._followed(work)
 
-    def write(self, work: Callable[[Session], Result]) -> Result:
+    def write(self, work: Callable[[Session], Result], *, wait: bool = True) -> Result:
         """Call a function while no other thread writes; again, if it fails before it wrote, as in `read`."""
-        with self.lock.alone():
+        with self.lock.alone(wait=wait):
             return self._followed(work)
 
     @contextmanager

@@ -7,12 +7,14 @@ dropped; the next call that creates or drops a generation removes its remains.
 """
 
 import hashlib
+import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from cde_rag.errors import ContextMismatchError, StoreError
+from cde_rag.stores.manifests import PENDING
 from cde_rag.stores.qdrant import index
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import delete_context, metadata_of, write_context
@@ -179,10 +181,13 @@ def check_written(points: ClientPoints, manifest: PointsManifest, ids: Sequence[
             raise ContextMismatchError(expected=now.serving.fingerprint, found=manifest.serving.fingerprint)
         if (now.analyzer, now.words) != (manifest.analyzer, manifest.words):
             put_derived(points, now, (point for point in records_of(points, ids) if point is not None))
-        if now.activating is None:
+        settings = now.settings
+        if manifest.may_wait and not now.may_wait:  # another process filled what waited before these rows came
+            settings = json.dumps({**json.loads(settings), PENDING: True}, ensure_ascii=False)
+        if now.activating is None and settings == now.settings:
             return
         try:
-            _swapped(points, now, activating=None)
+            _swapped(points, now, activating=None, settings=settings)
             return
         except ChangedMeanwhileError:
             if last_try:

@@ -31,10 +31,18 @@ class ReadWriteLock:
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Generator[None, None, None]:
-        """Hold the right to write; others may read, and this thread may write."""
-        with self._right:
+    def alone(self, *, wait: bool = True) -> Generator[None, None, None]:
+        """Hold the right to write; others may read, and this thread may write.
+
+        Raises:
+            StoreError: Another thread holds it, and this one is not to wait.
+        """
+        if not self._right.acquire(blocking=wait):
+            raise StoreError("Expected no other writer, found one at work. Write again when it has ended.")
+        try:
             yield
+        finally:
+            self._right.release()
 
     @contextmanager
     def writing(self) -> Generator[None, None, None]:

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.checks import checksum_of
-from cde_rag.stores.manifests import StoredGeneration, StoredManifest
+from cde_rag.stores.manifests import PENDING, StoredGeneration, StoredManifest
 from cde_rag.stores.quantization import prefixes
 from cde_rag.stores.text_analysis import ANALYZER, TextAnalyzer, analyzer_of, with_newest
 
@@ -133,6 +133,11 @@ class PointsManifest(StoredManifest[PointsGeneration]):
     def renewed_settings(self) -> str:
         """Return the settings with the newest analyzer, as JSON."""
         return json.dumps(with_newest(json.loads(self.settings)), ensure_ascii=False)
+
+    @property
+    def may_wait(self) -> bool:
+        """True if records may wait for their vectors in the active generation."""
+        return PENDING in json.loads(self.settings)
 
     def to_metadata(self) -> dict[str, Any]:
         """Serialise the manifest for storage."""

@@ -32,7 +32,7 @@ def new_points(
     manifest: PointsManifest,
     records: Sequence[tuple[Record, str]],
     digests: Sequence[str],
-    vectors: Float32[np.ndarray, "rows dim"],
+    vectors: Float32[np.ndarray, "rows dim"] | None,
 ) -> list[NewPoint]:
     """Return the points of records, given with their metadata in JSON, for `put_points`.
 
@@ -44,7 +44,8 @@ def new_points(
     new: Iterator[int] | None = None
     made: list[NewPoint] = []
     analyzer = manifest.analyzer
-    for (record, metadata), id_, digest, vector in zip(records, ids, digests, vectors, strict=True):
+    given = itertools.repeat(None, len(ids)) if vectors is None else vectors
+    for (record, metadata), id_, digest, vector in zip(records, ids, digests, given, strict=True):
         was = old.get(id_)
         if is_record(was):
             order = read(was, manifest.serving.vector, points.place).order
@@ -53,9 +54,12 @@ def new_points(
             order = next(new)
         payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
         payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
-        payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
         words = named_weights(record, analyzer) if manifest.words else {}
-        made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector) | words))
+        named = dict[str, Any]()
+        if vector is not None:
+            payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
+            named = manifest.named(manifest.serving, vector)
+        made.append(NewPoint(id_, payload, kept | named | words))
     return made
 
 
@@ -122,12 +126,12 @@ def put_vectors(
     digests: Sequence[str],
     vectors: Float32[np.ndarray, "rows dim"],
 ) -> int:
-    """Give records their vectors in an inactive generation, if they are as they were read.
+    """Give records their vectors in a generation, if they are as they were read.
 
     Args:
         points: Points of the store.
         manifest: Names the active generation.
-        state: The inactive one.
+        state: The generation; of the active one, the records have no vectors.
         found: Points of the records, as they were read.
         digests: Digests of the texts embedded for this generation.
         vectors: One per record.

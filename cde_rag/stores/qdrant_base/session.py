@@ -108,7 +108,7 @@ class PointSession(ABC):
         name = self._manifest.generation(generation).vector
         found: dict[str, Float32[np.ndarray, " dim"]] = {}
         for point in point_writes.records_of(self.points, ids, vectors=[name]):
-            is_due = generation == self._manifest.active  # where every record has one, or is damaged
+            is_due = generation == self._manifest.active and not self._manifest.may_wait  # else it is damaged
             if point is not None and (is_due or note(point.payload or {}, name)):
                 id_ = self._read(point).row.record.id
                 found[id_] = checked_vector(point, name, self.points.place)
@@ -165,7 +165,10 @@ class PointSession(ABC):
         return records
 
     def put(
-        self, records: Sequence[tuple[Record, str]], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+        self,
+        records: Sequence[tuple[Record, str]],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"] | None,
     ) -> None:
         """Upsert records as points with their vectors."""
         self._manifest.check_native(self.points.place)
@@ -194,8 +197,8 @@ class PointSession(ABC):
         digests: Sequence[str],
         vectors: Float32[np.ndarray, "rows dim"],
     ) -> int:
-        """Write vectors of an inactive generation to points that are as they were read."""
-        found, state = [version.key for version in versions], self._manifest.inactive(generation)
+        """Write vectors of a generation to points that are as they were read."""
+        found, state = [version.key for version in versions], self._manifest.generation(generation)
         with self._writing():
             return point_writes.put_vectors(self.points, self._manifest, state, found, digests, vectors)
 

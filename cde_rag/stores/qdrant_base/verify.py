@@ -51,7 +51,7 @@ def _point(point: Point, place: str, manifest: PointsManifest) -> Iterator[Damag
 
 def _vector(point: Point, id_: str, state: PointsGeneration, manifest: PointsManifest, where: str) -> Iterator[Damage]:
     noted, vector = note(point.payload or {}, state.vector), vector_of(point, state.vector)
-    if noted is None and state is not manifest.serving:  # what generations still lack is no damage
+    if noted is None and (state is not manifest.serving or manifest.may_wait):  # what is still to come is no damage
         return
     if noted is None:
         yield Damage(where, "Expected a vector in the active generation, found none. Add it again, or recontextualize.")

@@ -194,8 +194,11 @@ class EdgeEngine:
         with self.lock.reading():
             return work(EdgeSession(self, self.load()))
 
-    def write(self, work: Callable[[Session], Result]) -> Result:
+    def write(self, work: Callable[[Session], Result], *, wait: bool = True) -> Result:
         """Call a function while no other thread writes; then build due indexes, while others read and write."""
+        if not wait:
+            with self.lock.alone(wait=False):
+                return work(EdgeSession(self, self.load()))
         for last_try in (False,) * (_TRIES - 1) + (True,):
             try:
                 with self.lock.alone():

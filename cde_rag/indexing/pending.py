@@ -1,0 +1,255 @@
+"""Vectors of records that wait for theirs: filling, and vectors that a search asks for."""
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag._telemetry import operation, short
+from cde_rag.embedders.active import ActiveEmbedder
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import StoreError, TruncationWarning, warn_user
+from cde_rag.indexing.sibling_passages import Passage, with_siblings
+from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
+from cde_rag.models.model import Embedded
+from cde_rag.records import Row, embedded_text
+from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreCalls
+
+_ROWS_AT_ONCE: Final = 1024  # that are read with their siblings in one session
+_PASSES: Final = 8  # over records that change while they are embedded
+_KEPT: Final = 4096  # vectors of a search that are kept where they cannot be written: 6 MB of 384 dimensions
+_FIRST: Final = 4  # texts of a search that are embedded before the speed is known
+_MOST: Final = 16  # texts of a search between two looks at the clock
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedReport:
+    """Result of `embed_pending`.
+
+    Attributes:
+        embedded: Number of vectors that were made and written.
+        truncated: Number of records that exceeded the model's token limit.
+        pending: Number of records that wait still.
+    """
+
+    embedded: int
+    truncated: int
+    pending: int
+
+
+class Waiting(NamedTuple):
+    """A record that waits for its vector, as it would be embedded in one state of the store."""
+
+    row: Row
+    passage: Passage
+
+
+def waiting_of(state: StoreCalls, rows: Sequence[Row], parent_key: str | None, embedder: Embedder) -> list[Waiting]:
+    """Return those rows that wait for their vector, with the siblings that they have now."""
+    waiting = [row for row in rows if not row.digest]
+    return list(map(Waiting, waiting, with_siblings(state, waiting, parent_key, embedder)))
+
+
+def embed(waiting: Sequence[Waiting], embedder: Embedder) -> Embedded:
+    """Embed records that wait; does not read the store."""
+    texts = [embedded_text(row.record) for row, _ in waiting]
+    return embedder.embed_passages(texts, [passage.siblings for _, passage in waiting])
+
+
+def unchanged(
+    state: StoreCalls, read: Sequence[tuple[Row, Passage]], parent_key: str | None, embedder: Embedder
+) -> list[int]:
+    """Return the places of those rows that are embedded now as they were when they were read.
+
+    A row that waits has no digest that tells whether it or a sibling changed since.
+    """
+    rows = {row.record.id: row for row in state.get([row.record.id for row, _ in read])}
+    now = dict(zip(rows, with_siblings(state, list(rows.values()), parent_key, embedder), strict=True))
+    return [
+        place
+        for place, (row, passage) in enumerate(read)
+        if (there := now.get(row.record.id)) is not None
+        and there.digest == passage.digest
+        and rows[row.record.id].digest == row.digest
+    ]
+
+
+def write(
+    store: Store,
+    waiting: Sequence[Waiting],
+    vectors: Float32[np.ndarray, "rows dim"],
+    parent_key: str | None,
+    embedder: Embedder,
+    *,
+    wait: bool = True,
+) -> int:
+    """Write the vectors of records that still wait, with the same siblings; return their number.
+
+    Args:
+        store: Holds a collection.
+        waiting: The records, as they were embedded.
+        vectors: One per record.
+        parent_key: The metadata key that names a record's parent; None if parents are not used.
+        embedder: Embedder of the vectors.
+        wait: As of `Store.write`.
+
+    Raises:
+        ContextMismatchError: Another generation is active.
+        StoreError: The store cannot be written.
+    """
+
+    def write_same(state: StoreCalls) -> int:
+        same = unchanged(state, waiting, parent_key, embedder)
+        rows, digests = [waiting[place].row for place in same], [waiting[place].passage.digest for place in same]
+        return state.add_pending(rows, digests, vectors[same], fingerprint=embedder.fingerprint)
+
+    return store.write(write_same, wait=wait)
+
+
+def fill(
+    store: Store,
+    active: ActiveEmbedder,
+    parent_key: str | None,
+    limit: int | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> EmbedReport:
+    """Embed records that wait for their vectors, in order of insertion.
+
+    Rows are read with their siblings in one session for many parts, and each part of some seconds is written in one.
+    Those that another call changed between the two are skipped, and read again.
+
+    Args:
+        store: Holds a collection.
+        active: Its embedder.
+        parent_key: The metadata key that names a record's parent; None if parents are not used.
+        limit: Maximum number of vectors; None for all.
+        on_progress: Called after each write, every few seconds, with the number of records that have vectors.
+
+    Raises:
+        ContextMismatchError: The active Context was made by a model that cannot be found under its name.
+        StoreError: The store cannot be written.
+    """
+    started, done, passes, size, after, truncated = time.monotonic(), 0, 0, FIRST_PART, None, 0
+    total, lacking = store.read(lambda state: (state.count(), state.count_pending()))
+    with operation("cde_rag.embed_pending", {"fingerprint": short(active.last.fingerprint)}) as note:
+        while done != limit and passes < _PASSES:
+            embedder = active.last
+            with active.following(embedder):
+                some = store.read(partial(_next, after=after, parent_key=parent_key, embedder=embedder))
+                if not some and after is None:
+                    break
+                if not some:
+                    after, passes = None, passes + 1
+                while some and done != limit:
+                    began, part = time.monotonic(), some[: size if limit is None else min(size, limit - done)]
+                    made = embed(part, embedder)
+                    done += write(store, part, made.vectors, parent_key, embedder)
+                    some, after = some[len(part) :], part[-1].row
+                    size = next_part(len(part), time.monotonic() - began)
+                    truncated += int(made.truncated.sum())
+                    note({"documents": done})
+                    if on_progress is not None:
+                        before = total - lacking
+                        reached = max(total, before + done)
+                        on_progress(Progress(before + done, reached, time.monotonic() - started, before))
+    if store.manifest().may_wait:
+        store.settle()
+    if truncated:
+        warn_user(
+            f"{truncated} of {done} embedded records exceed the model's limit of "
+            f"{active.last.context.identity.max_length} tokens and were truncated. Split long documents.",
+            TruncationWarning,
+        )
+    return EmbedReport(done, truncated, store.count_pending())
+
+
+def _next(state: StoreCalls, after: Row | None, parent_key: str | None, embedder: Embedder) -> list[Waiting]:
+    """Return some records that wait, after a row, in one state of the store."""
+    return waiting_of(state, state.pending(limit=_ROWS_AT_ONCE, after=after), parent_key, embedder)
+
+
+class OnDemandVectors:
+    """Vectors of records that a search looks at and that wait for theirs. Thread-safe.
+
+    They are written to the store if that needs no waiting and is allowed, and kept in memory in any case.
+
+    Args:
+        store: Holds a collection.
+        parent_key: The metadata key that names a record's parent; None if parents are not used.
+    """
+
+    def __init__(self, store: Store, parent_key: str | None) -> None:
+        self._store = store
+        self._parent_key = parent_key
+        self._kept = OrderedDict[tuple[str, str], Float32[np.ndarray, " dim"]]()  # by fingerprint and digest
+        self._lock = threading.Lock()
+        self._seconds_each: float | None = None
+
+    def known(
+        self, state: StoreCalls, ids: Sequence[str], embedder: Embedder
+    ) -> tuple[dict[str, Float32[np.ndarray, " dim"]], list[Waiting]]:
+        """Return the vectors that are kept of those records that wait, by id, and the records that have none.
+
+        Args:
+            state: State of the store.
+            ids: Ids of records.
+            embedder: Embedder of the active generation.
+        """
+        known, missing = dict[str, Float32[np.ndarray, " dim"]](), list[Waiting]()
+        for each in waiting_of(state, state.get(ids), self._parent_key, embedder):
+            with self._lock:
+                vector = self._kept.get((embedder.fingerprint, each.passage.digest))
+            if vector is None:
+                missing.append(each)
+            else:
+                known[each.row.record.id] = vector
+        return known, missing
+
+    def make(self, missing: Sequence[Waiting], embedder: Embedder, budget_s: float) -> int:
+        """Embed records, in their order, until the time is over; return their number.
+
+        Args:
+            missing: Records that `known` returned.
+            embedder: Embedder of the active generation.
+            budget_s: Seconds; what begins in them may end a little later.
+        """
+        end, made = time.monotonic() + budget_s, list[Float32[np.ndarray, "some dim"]]()
+        done = 0
+        while done < len(missing) and (size := self._part(end - time.monotonic())):
+            part, started = missing[done : done + size], time.monotonic()
+            made.append(embed(part, embedder).vectors)
+            self._seconds_each = (time.monotonic() - started) / len(part)
+            done += len(part)
+        if done:
+            self._keep(missing[:done], np.concatenate(made), embedder)
+        return done
+
+    def _part(self, seconds: float) -> int:
+        """Return the number of texts to embed next, 0 if there is no time for one."""
+        each = self._seconds_each
+        if each is None:
+            return _FIRST if seconds > 0 else 0
+        return max(0, min(_MOST, int(seconds / max(each, 1e-6))))
+
+    def _keep(self, made: Sequence[Waiting], vectors: Float32[np.ndarray, "rows dim"], embedder: Embedder) -> None:
+        with self._lock:
+            for each, vector in zip(made, vectors, strict=True):
+                self._kept[embedder.fingerprint, each.passage.digest] = vector
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        try:
+            write(self._store, made, vectors, self._parent_key, embedder, wait=False)
+            if not self._store.count_pending():
+                self._store.write(lambda state: state.settle(), wait=False)
+        except StoreError as error:  # another writer is at work, the disk is full, or this process may not write
+            _log.debug("Vectors of a search stay in memory: %s", error)
