@@ -25,7 +25,6 @@ from cde_rag.stamps import stamp, stamped
 
 _NEW, _OLD = "-cde-new", "-cde-old"  # ends of the names of collections of ours
 _TUNED: Final = ("ef_construction", "ef_search", "max_neighbors", "resize_factor", "sync_threshold", "space")
-_OWN_KEYS: Final = {"#embedding", "#document"}
 _CONTENT: Final = ["documents", "metadatas", "uris"]
 
 
@@ -85,11 +84,12 @@ class ChromaCollection:
             StoreError: See above.
         """
         live = self._live()
-        keys = set(cast(dict[str, Any], live.schema.keys)) if live.schema is not None else set[str]()
-        if others := sorted(keys - _OWN_KEYS):
+        keys: dict[str, Any] = {} if live.schema is None else live.schema.keys
+        sparse = [name for name, kinds in keys.items() if _is_sparse(kinds)]
+        if sparse:
             raise StoreError(
-                f"{self._target}: expected Chroma's usual schema, found indexes of {', '.join(others)}, which are not "
-                "copied. Make a new collection with that schema, and add the records with their new vectors."
+                f"{self._target}: expected dense vectors alone, found a sparse index of {sparse[0]!r:.60}, which is "
+                "not copied. Make a new collection with that schema, and add the records with their new vectors."
             )
         if _function(live) is not None and _function_of(embedder) is None:
             raise StoreError(
@@ -118,6 +118,7 @@ class ChromaCollection:
         Raises:
             StoreError: There is a collection of that name which no move has begun.
         """
+        del folder
         live = self._live()
         metadata = dict(live.metadata or {})
         index = {key: value for key, value in _index(live).items() if key in _TUNED}
@@ -128,8 +129,8 @@ class ChromaCollection:
             new = _created(self._client, name, metadata | stamp(embedder.fingerprint), index, function)
         elif stamped(new.metadata) != embedder.fingerprint or new.count():
             raise StoreError(
-                f"{self._target}: expected no collection {name!r}, found one of a move whose journal is elsewhere. Name "
-                "that journal, or delete the collection."
+                f"{self._target}: expected no collection {name!r}, found one of a move whose journal is elsewhere. "
+                "Name that journal, or delete the collection."
             )
         return {"old": str(live.id), "new": str(new.id)}
 
@@ -212,15 +213,16 @@ class ChromaCollection:
         return model_line(
             embedder,
             context,
-            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or the model that you give texts to',
-            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde; has embed_query and embed_documents',
+            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or your own',
+            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde',
         )
 
     def _exchange(self, out: str, out_name: str, into: str, into_name: str) -> float:
         """Give the name from the collection `out` to `into`.
 
         Raises:
-            StoreError: A third collection has the name, which a program may have made in the gap of an interrupted call.
+            StoreError: A third collection has the name, which a program may have made in the gap of a call that was
+                interrupted.
         """
         started, live = time.perf_counter(), self._named(self._name)
         if live is not None and str(live.id) == into:
@@ -247,7 +249,9 @@ class ChromaCollection:
         return found
 
     def _known(self, notes: Mapping[str, str], *, old: bool) -> Any:
-        """Return the old or the new collection, under whichever name it has."""
+        """Return the old or the new collection, under whichever name it has; without notes the one in use."""
+        if not notes:
+            return self._live()
         id_, end = (notes["old"], _OLD) if old else (notes["new"], _NEW)
         for name in (self._name, self._name + end):
             found = self._named(name)
@@ -325,8 +329,16 @@ def _embedded_text(document: Any, metadata: Mapping[str, Any]) -> str | None:
 def _index(collection: Any) -> dict[str, Any]:
     found = collection.configuration_json.get("hnsw")
     if found is None:
-        raise StoreError(f"{collection.name}: expected an HNSW index, found another kind. Such collections are not moved.")
+        raise StoreError(
+            f"{collection.name}: expected an HNSW index, found another kind. Such collections are not moved."
+        )
     return cast(dict[str, Any], found)
+
+
+def _is_sparse(kinds: Any) -> bool:
+    """Return True if a key of a schema has a sparse index."""
+    sparse = getattr(kinds, "sparse_vector", None)
+    return sparse is not None and bool(sparse.sparse_vector_index.enabled)
 
 
 def _function(collection: Any) -> dict[str, Any] | None:
@@ -349,7 +361,7 @@ def _function_of(embedder: Embedder) -> dict[str, Any] | None:
 def _created(
     client: Any, name: str, metadata: Mapping[str, Any], index: Mapping[str, Any], function: Mapping[str, Any] | None
 ) -> Any:
-    """Create a collection whose configuration names a function, without making the function: that would load a model."""
+    """Create a collection whose configuration names a function, which is not made: that would load a model."""
     configuration: dict[str, Any] = {"hnsw": dict(index)}
     if function is None:
         return client.create_collection(name, embedding_function=None, metadata=metadata, configuration=configuration)

@@ -1,11 +1,11 @@
 """LangChain's docstore, read from its pickle by opcodes: nothing is unpickled, imported or called.
 
 `FAISS.save_local` writes `pickle.dump((InMemoryDocstore, {position: id}))`. Loading such a file executes whatever it
-names. Here `pickletools` lists the opcodes, and a machine of the few that such a file has builds dictionaries, lists and
-texts. Any other opcode or class is refused by its name, and metadata values of other classes stay opaque.
+names. Here `pickletools` lists the opcodes, and a machine of the few that such a file has builds dictionaries, lists
+and texts. Any other opcode or class is refused by its name, and metadata values of other classes stay opaque.
 
-Source: the opcodes' descriptions in Python's `pickletools`; the shapes are those of langchain-community 0.0.1 to 0.4 and
-of langchain before.
+Source: the descriptions of opcodes in Python's `pickletools`; the shapes of langchain-community 0.0.1 to 0.4 and of
+langchain before.
 """
 
 import pickletools

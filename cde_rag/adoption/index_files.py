@@ -144,10 +144,14 @@ class IndexFolder(ABC):
         """Keep the vectors by their texts."""
         del old
         made = {_key(row): (vector, False) for row, vector in zip(rows, vectors, strict=True) if row.text is not None}
-        self._kept(notes).put(notes["space"], made)
+        kept = self._kept(notes)
+        kept.put(notes["space"], made)
+        if kept.get(notes["space"], made, int(notes["dim"])).keys() != made.keys():
+            raise StoreError(f"{kept.path}: expected the vectors to be written, found fewer. Make room on that disk.")
 
     def remove(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> None:
         """Do nothing: the file is made of the rows that are there then."""
+        del notes, ids, old
 
     def seal(self, notes: Mapping[str, str], parked: Float32[np.ndarray, " dim"]) -> dict[str, str]:
         """Write the file of the new vectors, and note its digest and those of the application's files.
@@ -193,6 +197,7 @@ class IndexFolder(ABC):
 
     def release(self, notes: Mapping[str, str], *, switched: bool) -> None:
         """Delete nothing: the other vectors are in the journal, which goes."""
+        del notes, switched
 
     @abstractmethod
     def line(self, embedder: Embedder, context: Path) -> str:
@@ -227,9 +232,7 @@ class IndexFolder(ABC):
 
         def read(places: list[int]) -> list[StoredVector]:
             chosen = [(place, rows[place]) for place in places]
-            return [
-                stored(row.id, row.text, file.get(place, row.id)) for place, row in chosen if row.text is not None
-            ]
+            return [stored(row.id, row.text, file.get(place, row.id)) for place, row in chosen if row.text is not None]
 
         return drawn(self._random, len(rows), count, read)
 
@@ -306,7 +309,7 @@ class FaissFile(IndexFile):
         """
         faiss: Any = require("faiss", "faiss")
         try:
-            return cls(faiss.downcast_index(faiss.read_index(str(path))), where)
+            return cls(faiss.read_index(str(path)), where)
         except RuntimeError as error:
             raise StoreError(f"{where}: expected an index of FAISS in {path.name}, found another file.") from error
 
@@ -325,8 +328,8 @@ class FaissFile(IndexFile):
             made.hnsw.efConstruction, made.hnsw.efSearch = self._index.hnsw.efConstruction, self._index.hnsw.efSearch
             return FaissFile(made, self._where)
         raise StoreError(
-            f"{self._where}: expected a flat or HNSW index, found {kind}, which needs training or ids. Make a new index "
-            "of that kind, with the new model, from the texts."
+            f"{self._where}: expected a flat or HNSW index, found {kind}, which needs training or ids. Make a new "
+            "index of that kind, with the new model, from the texts."
         )
 
     def get(self, place: int, id_: str) -> Float32[np.ndarray, " dim"]:
@@ -372,7 +375,9 @@ class JsonFile(IndexFile):
         """
         found = read_json(path, where)
         if not isinstance(found.get("embedding_dict"), dict):
-            raise StoreError(f"{where}: expected embedding_dict in {path.name}, found none. Is it of SimpleVectorStore?")
+            raise StoreError(
+                f"{where}: expected embedding_dict in {path.name}, found none. Is it of SimpleVectorStore?"
+            )
         return cls(found, where)
 
     def __len__(self) -> int:

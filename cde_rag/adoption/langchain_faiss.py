@@ -1,6 +1,6 @@
-"""Folders of LangChain's FAISS: `index.faiss` with the vectors, `index.pkl` with ids and documents, which is not opened.
+"""Folders of LangChain's FAISS: `index.faiss` with the vectors, `index.pkl` with ids and documents.
 
-The pickle is read by its opcodes (`docstore_pickle`), and stays as it is, byte for byte.
+The pickle is never unpickled: it is read by its opcodes (`docstore_pickle`), and stays as it is, byte for byte.
 """
 
 from pathlib import Path
@@ -48,9 +48,9 @@ class LangChainFaiss(IndexFolder):
     def vectors_of(self, path: Path) -> FaissFile:
         """Read a file of FAISS with one vector for each document."""
         found = FaissFile.read(path, self._target)
-        if len(found) != len(self._docstore().ids):
+        if len(found) != (expected := len(self._docstore().ids)):
             raise StoreError(
-                f"{self._target}: expected a vector for each of {len(self._docstore().ids)} documents, found {len(found)}. "
+                f"{self._target}: expected a vector for each of {expected} documents, found {len(found)}. "
                 "Its application may be saving: run the command again."
             )
         return found

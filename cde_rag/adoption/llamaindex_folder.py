@@ -72,10 +72,11 @@ class LlamaIndexFolder(IndexFolder):
             StoreError: There is no index of this store, or several.
         """
         written = cast(dict[str, Any], read_json(self._folder / _INDEXES, self._target).get("index_store/data") or {})
-        found: list[dict[str, str]] = []
-        for each in written.values():
-            if each.get("__type__") == "vector_store":
-                found.append(json.loads(each["__data__"])["nodes_dict"])
+        found: list[dict[str, str]] = [
+            json.loads(each["__data__"])["nodes_dict"]
+            for each in written.values()
+            if each.get("__type__") == "vector_store"
+        ]
         if len(found) != 1 or found[0].keys() != set(map(str, range(len(found[0])))):
             raise StoreError(
                 f"{self._target}: expected one vector index in {_INDEXES}, its vectors numbered from 0, found "

@@ -31,9 +31,7 @@ def embedded_node_text(node: str | Mapping[str, Any], text: str) -> str | None:
     around = fields.get("text_template") or "{metadata_str}\n\n{content}"
     if not (_is_of(template, "key", "value") and _is_of(around, "metadata_str", "content")):
         return None
-    lines = [
-        template.format(key=key, value=str(value)) for key, value in metadata.items() if key not in excluded
-    ]
+    lines = [template.format(key=key, value=str(value)) for key, value in metadata.items() if key not in excluded]
     written = str(separator).join(lines).strip()
     return around.format(content=text, metadata_str=written).strip() if written else text
 

@@ -1,10 +1,10 @@
 """Journal of a move to another model: one folder, from which the move goes on after any kill.
 
-    move.json            target, step, model and notes of the source; replaced durably before and after each step
-    context.safetensors  Context of the new vectors, which the application needs for a contextual model
-    parked.npy           vector of rows without a text
-    rows.sqlite          id and digest of each row that was copied
-    lock                 held by the run in progress
+move.json            target, step, model and notes of the source; replaced durably before and after each step
+context.safetensors  Context of the new vectors, which the application needs for a contextual model
+parked.npy           vector of rows without a text
+rows.sqlite          id and digest of each row that was copied
+lock                 held by the run in progress
 """
 
 import io
@@ -86,7 +86,9 @@ class MoveJournal:
             if found == (FORMAT, True):
                 return MoveState(**written)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StoreFormatError(f"{path}: expected the state of a move, found another file ({error!s:.80}).") from error
+            raise StoreFormatError(
+                f"{path}: expected the state of a move, found another file ({error!s:.80})."
+            ) from error
         raise StoreFormatError(f"{path}: expected format {FORMAT}, found another. Continue with a newer cde-rag.")
 
     def begin(self, state: MoveState, context: Context, parked: Float32[np.ndarray, " dim"]) -> None:
@@ -188,4 +190,6 @@ class MoveJournal:
         except sqlite3.OperationalError as error:
             raise StoreError(f"{path}: not writable ({error}). Make room, and run the same command again.") from error
         except sqlite3.DatabaseError as error:
-            raise StoreFormatError(f"{path}: damaged ({error}). Delete the file; the rows are compared again.") from error
+            raise StoreFormatError(
+                f"{path}: damaged ({error}). Delete the file; the rows are compared again."
+            ) from error

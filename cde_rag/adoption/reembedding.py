@@ -1,11 +1,11 @@
 """Moves of another application's vectors to another model, which can be resumed after any kill and undone.
 
-    with reembedding("chroma:chroma_db#papers") as move:
-        embedder = move.embedder(PlainEmbedder("intfloat/multilingual-e5-small"))
-        move.copy(embedder)  # next to the old vectors, which the application goes on reading and writing
-        print(move.line(embedder))  # what to change in the application
-        move.switch(embedder)  # after a sample was embedded again and compared
-        move.rollback()  # or move.release(), which deletes the old vectors
+with reembedding("chroma:chroma_db#papers") as move:
+    embedder = move.embedder(PlainEmbedder("intfloat/multilingual-e5-small"))
+    move.copy(embedder)  # next to the old vectors, which the application goes on reading and writing
+    print(move.line(embedder))  # what to change in the application
+    move.switch(embedder)  # after a sample was embedded again and compared
+    move.rollback()  # or move.release(), which deletes the old vectors
 """
 
 import time
@@ -177,7 +177,9 @@ class Reembedding:
         """
         state = self._begun(embedder)
         if state.step not in ("copying", "returned"):
-            raise StoreError(f"{self.source.target}: expected old vectors in use, found step {state.step}. Nothing to do.")
+            raise StoreError(
+                f"{self.source.target}: expected old vectors in use, found step {state.step}. Nothing to do."
+            )
         if state.step == "returned":
             state = self._noted(replace(state, step="copying"))
         embedded = removed = 0
@@ -196,8 +198,8 @@ class Reembedding:
                 lost = tuple(copier.without_text)
                 return Copied(copier.rows, embedded, removed, lost, copier.without_text_count, found)
         raise StoreError(
-            f"{self.source.target}: expected a pause in its writes, found new ones in each of {_PASSES} passes. Run the "
-            "same command again when its application writes less."
+            f"{self.source.target}: expected a pause in its writes, found new ones in each of {_PASSES} passes. Run "
+            "the same command again when its application writes less."
         )
 
     def switch(self, embedder: Embedder, *, on_progress: OnProgress | None = None) -> Switched:
@@ -288,7 +290,9 @@ class Reembedding:
     def _known(self) -> MoveState:
         state = self.state
         if state is None:
-            raise StoreError(f"{self.source.target}: expected a move that was begun, found none at {self.journal.folder}.")
+            raise StoreError(
+                f"{self.source.target}: expected a move that was begun, found none at {self.journal.folder}."
+            )
         return state
 
     def _noted(self, state: MoveState) -> MoveState:
@@ -302,8 +306,8 @@ class Reembedding:
                 raise ContextMismatchError(expected=state.fingerprint, found=embedder.fingerprint)
             if state.target != self.source.target:
                 raise StoreError(
-                    f"{self.journal.folder}: expected a move of {self.source.target}, found one of {state.target}. Give "
-                    "another journal."
+                    f"{self.journal.folder}: expected a move of {self.source.target}, found one of {state.target}. "
+                    "Give another journal."
                 )
             return state
         self.source.check(embedder)
@@ -426,7 +430,9 @@ class _Carrying:
         if self._embedder is None or not self._source.written_by_old_handles:
             hint = "Give --from with the old model, which embeds them for the old vectors"
             if not self._source.written_by_old_handles:
-                hint = "Their application's files hold both; move back instead: cde-rag release, then reembed --model OLD"
+                hint = (
+                    "Their application's files hold both; move back instead: cde-rag release, then reembed --model OLD"
+                )
             raise StoreError(
                 f"{self._source.target}: expected rows as they were at the switch, found others, such as {id_!r:.80}. "
                 f"A rollback would lose them. {hint}."
