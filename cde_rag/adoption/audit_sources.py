@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from cde_rag._files import user_path
 from cde_rag.adoption.movable import Movable
+from cde_rag.adoption.move_journal import JOURNALS
 from cde_rag.adoption.positions import drawn, is_text, stored
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.indexing.audit import Source, StoredVector
@@ -23,7 +24,6 @@ _FORMS: Final = (
 )
 KINDS: Final = ("qdrant", "chroma", "lancedb", "pgvector", "langchain-faiss", "llamaindex")
 _USUAL_NAMES: Final = {"langchain-faiss": "index", "llamaindex": "default"}
-_JOURNALS: Final = ".cde-move"  # end of the name of the folder with the journals of moves, next to a store
 _OVERSAMPLED: Final = 8  # points that are drawn for each that is wanted, since some may have no text
 _TEXT_COLUMNS: Final = ("text", "document", "content", "page_content", "chunk")  # of LanceDB and pgvector, as they come
 
@@ -257,7 +257,7 @@ def _chroma(
     errors = (chromadb.errors.ChromaError, OSError, RuntimeError, ValueError)
     with _as_store_errors(target, *errors):
         if "://" in place:
-            client, home = _chroma_server(chromadb, target, place), Path(f"{name}{_JOURNALS}")
+            client, home = _chroma_server(chromadb, target, place), Path(f"{name}{JOURNALS}")
         else:
             folder = _folder(target, place, "chroma.sqlite3")
             client, home = chromadb.PersistentClient(path=str(folder)), _journal(folder, name)
@@ -298,7 +298,7 @@ def _llamaindex(
 def _journal(folder: Path, name: str) -> Path:
     """Return the folder of a move's journal next to a store."""
     folder = folder.resolve()
-    return folder.with_name(f"{folder.name}{_JOURNALS}") / name
+    return folder.with_name(f"{folder.name}{JOURNALS}") / name
 
 
 @contextmanager

@@ -5,6 +5,7 @@ renames, `NAME` to `NAME-cde-old` and `NAME-cde-new` to `NAME`, some millisecond
 Collections are known by their ids, which names do not change: a program that holds one goes on with it.
 """
 
+import importlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -354,7 +355,7 @@ def _function_of(embedder: Embedder) -> dict[str, Any] | None:
         return None
     if identity.pooling == "function":
         return None
-    config = {"model_name": identity.name, "device": "cpu", "normalize_embeddings": True, "kwargs": {}}
+    config: dict[str, Any] = {"model_name": identity.name, "device": "cpu", "normalize_embeddings": True, "kwargs": {}}
     return {"name": "sentence_transformer", "config": config}
 
 
@@ -365,19 +366,17 @@ def _created(
     configuration: dict[str, Any] = {"hnsw": dict(index)}
     if function is None:
         return client.create_collection(name, embedding_function=None, metadata=metadata, configuration=configuration)
-    from chromadb.utils.embedding_functions import known_embedding_functions
+    functions: Any = importlib.import_module("chromadb.utils.embedding_functions")
+    registered: dict[str, Any] = functions.known_embedding_functions
+    own = registered[function["name"]]
 
-    class Named(known_embedding_functions[function["name"]]):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
-        def __init__(self) -> None:  # pyright: ignore[reportMissingSuperCall]
-            pass
+    def get_config(_: object) -> dict[str, Any]:
+        return dict(function["config"])
 
-        def get_config(self) -> dict[str, Any]:
-            return dict(function["config"])
-
-    known = known_embedding_functions[function["name"]]
+    named: Any = type("Named", (own,), {"__init__": lambda _: None, "get_config": get_config})  # pyright: ignore[reportUnknownLambdaType]
     try:
         return client.create_collection(
-            name, embedding_function=Named(), metadata=metadata, configuration=configuration
+            name, embedding_function=named(), metadata=metadata, configuration=configuration
         )
     finally:  # create_collection registers the class
-        known_embedding_functions[function["name"]] = known
+        registered[function["name"]] = own

@@ -364,7 +364,7 @@ class JsonFile(IndexFile):
     def __init__(self, content: Mapping[str, Any], where: str) -> None:
         self._content, self._where = dict(content), where
         self.vectors: dict[str, list[float]] = dict(content["embedding_dict"])
-        self.dim = len(next(iter(self.vectors.values()), []))
+        self.dim = len(next(iter(self.vectors.values()), list[float]()))
 
     @classmethod
     def read(cls, path: Path, where: str) -> "JsonFile":

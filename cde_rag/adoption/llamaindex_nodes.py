@@ -25,7 +25,8 @@ def embedded_node_text(node: str | Mapping[str, Any], text: str) -> str | None:
     if not isinstance(found, Mapping) or not is_text(text):
         return None
     fields = cast(Mapping[str, Any], found)
-    metadata, excluded = fields.get("metadata") or {}, fields.get("excluded_embed_metadata_keys") or []
+    metadata: dict[str, Any] = fields.get("metadata") or {}
+    excluded: list[str] = fields.get("excluded_embed_metadata_keys") or []
     template = fields.get("metadata_template") or fields.get("metadata_tmpl") or "{key}: {value}"
     separator = fields.get("metadata_separator") or fields.get("metadata_seperator") or "\n"
     around = fields.get("text_template") or "{metadata_str}\n\n{content}"

@@ -106,7 +106,7 @@ class Movable(Source, Protocol):
         ...
 
     def lacking(self, notes: Mapping[str, str], rows: Sequence[SourceRow], *, old: bool) -> list[SourceRow]:
-        """Return the rows that the new vectors (or the old ones) lack: by id, or by text where only vectors are copied."""
+        """Return the rows that the new (or old) vectors lack: by id, or by text where only vectors are copied."""
         ...
 
     def get(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> list[SourceRow]:

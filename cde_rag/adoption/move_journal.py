@@ -12,10 +12,10 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32
@@ -27,6 +27,7 @@ from cde_rag.stores.files import check_path, locked
 
 Step: TypeAlias = Literal["copying", "switching", "switched", "returning", "returned", "releasing"]
 FORMAT: Final = 1
+JOURNALS: Final = ".cde-move"  # end of the name of the folder with the journals of moves, next to a store
 _STEPS: Final = ("copying", "switching", "switched", "returning", "returned", "releasing")
 _STATE, _CONTEXT, _PARKED, _ROWS, _LOCK = "move.json", "context.safetensors", "parked.npy", "rows.sqlite", "lock"
 _TABLE: Final = "CREATE TABLE IF NOT EXISTS rows (id TEXT PRIMARY KEY, digest TEXT NOT NULL, pass INT NOT NULL)"
@@ -124,8 +125,13 @@ class MoveJournal:
             StoreError: Another process holds it.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder / _LOCK, f"{self.folder}: another run moves these vectors. Wait until it has ended"):
-            yield
+        try:
+            with locked(
+                self.folder / _LOCK, f"{self.folder}: another run moves these vectors. Wait until it has ended"
+            ):
+                yield
+        finally:
+            self._leave()
 
     def forget(self) -> None:
         """Delete the journal, its state last but for the folder; without a state there is no move."""
@@ -135,12 +141,6 @@ class MoveJournal:
         fsync_folder(self.folder)
         (self.folder / _STATE).unlink(missing_ok=True)
         fsync_folder(self.folder)
-
-    def leave(self) -> None:
-        """Delete an empty journal's lock and folder, after the lock is released."""
-        if not (self.folder / _STATE).exists() and {path.name for path in self.folder.iterdir()} <= {_LOCK}:
-            (self.folder / _LOCK).unlink(missing_ok=True)
-            self.folder.rmdir()
 
     def new_pass(self) -> int:
         """Return the number of a new pass over the source's rows."""
@@ -179,6 +179,15 @@ class MoveJournal:
         with self._opened() as rows:
             rows.executemany("DELETE FROM rows WHERE id = ?", [(id_,) for id_ in ids])
 
+    def _leave(self) -> None:
+        """Delete the folder, and the one of all journals of a store, where no move was begun or it has ended."""
+        if not (self.folder / _STATE).exists() and {path.name for path in self.folder.iterdir()} <= {_LOCK}:
+            with suppress(OSError):  # another run has just come
+                (self.folder / _LOCK).unlink(missing_ok=True)
+                self.folder.rmdir()
+                if self.folder.parent.name.endswith(JOURNALS):
+                    self.folder.parent.rmdir()
+
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection, None, None]:
         path = self.folder / _ROWS
@@ -186,7 +195,7 @@ class MoveJournal:
             with closing(sqlite3.connect(path)) as connection:
                 connection.execute(_TABLE)
                 with connection:
-                    yield cast(sqlite3.Connection, connection)
+                    yield connection
         except sqlite3.OperationalError as error:
             raise StoreError(f"{path}: not writable ({error}). Make room, and run the same command again.") from error
         except sqlite3.DatabaseError as error:

@@ -110,7 +110,6 @@ def reembedding(
         state = MoveJournal(source.home if journal is None else user_path(journal))
         with state.held():
             yield Reembedding(source, state, Random(seed))
-        state.leave()
 
 
 class Reembedding:
@@ -176,12 +175,13 @@ class Reembedding:
                 the embedder makes.
         """
         state = self._begun(embedder)
-        if state.step not in ("copying", "returned"):
+        if state.step == "returning":
+            self.rollback()
+        elif state.step not in ("copying", "returned"):
             raise StoreError(
-                f"{self.source.target}: expected old vectors in use, found step {state.step}. Nothing to do."
+                f"{self.source.target}: expected old vectors in use, found step {state.step}. Nothing to copy."
             )
-        if state.step == "returned":
-            state = self._noted(replace(state, step="copying"))
+        state = self._noted(replace(self._known(), step="copying"))
         embedded = removed = 0
         for _ in range(_PASSES):
             version, copier = self.source.version(), _Pass(self, state, embedder, on_progress)
@@ -261,6 +261,8 @@ class Reembedding:
                 have them.
         """
         state = self._known()
+        if state.step == "returned":
+            return Switched(state.gap_s or 0.0, Carried())
         if state.step not in ("switching", "switched", "returning"):
             raise StoreError(f"{self.source.target}: expected a switch before a rollback, found step {state.step}.")
         carried = Carried()
@@ -464,7 +466,7 @@ class _Carrying:
 
 
 def vectors_of(
-    rows: Sequence[SourceRow], embedder: Embedder, parked: Float32[np.ndarray, " dim"]
+    rows: Sequence[SourceRow], embedder: Embedder, parked: Float32[np.ndarray, " parked"]
 ) -> Float32[np.ndarray, "rows dim"]:
     """Embed the texts of rows; those without one get the parked vector."""
     places = [place for place, row in enumerate(rows) if row.text is not None]

@@ -234,19 +234,17 @@ def _old(model: str | None, context: Path | None) -> "Embedder | None":
 
 
 def _print_plan(plan: "MovePlan", line: str, as_json: bool) -> None:
-    fields = asdict(plan) | {"loses": plan.loses, "advice": plan.advice, "line": line}
     if as_json:
-        print_json(fields)
+        print_json(asdict(plan) | {"loses": plan.loses, "advice": plan.advice, "line": line})
         return
-    audited = fields.pop("audit")
-    before, after = plan.before, plan.after
+    audited, before, after = plan.audit, plan.before, plan.after
     print_fields(
         {
             "rows": f"{plan.rows:,}, of which {plan.without_text_count:,} without a text",
             "without_text": plan.without_text,
             "vectors": f"{plan.dim[0]} numbers now, {plan.dim[1]} then; distance {plan.distance}",
             "configured_model": plan.configured,
-            "old_model": None if audited is None else f"made {audited['reproduced']} of {audited['sampled']}",
+            "old_model": None if audited is None else f"made {audited.reproduced} of {audited.sampled}",
             "new_model": plan.model,
             "tokens": f"about {plan.tokens:,}",
             "time": f"about {clock(plan.seconds)}",

@@ -1,5 +1,6 @@
 """Applications as their frameworks' tutorials write them, whose vectors are moved to another model."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,10 +18,21 @@ from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.vector_stores.faiss import FaissVectorStore
 from tiny import WORDS
 
+from cde_rag import ContextualEmbedder, FunctionEmbedder
 from cde_rag.embedders.protocol import Embedder
 
 COUNT = 40
 TEXTS = [" ".join(np.random.default_rng(number).choice(WORDS, 6)) + f" {number}" for number in range(COUNT)]
+
+
+def stub(name: str, dim: int) -> ContextualEmbedder:
+    """A model whose vectors are drawn by the text and the name."""
+
+    def embed(texts: list[str]) -> np.ndarray:
+        seeds = [int.from_bytes(hashlib.sha256(f"{name} {text}".encode()).digest()[:8], "big") for text in texts]
+        return np.stack([np.random.default_rng(seed).normal(size=dim) for seed in seeds]).astype(np.float32)
+
+    return FunctionEmbedder(embed, name=name)
 
 
 class Row(NamedTuple):
@@ -67,6 +79,16 @@ class Application:
         self.folder = folder
 
     target: str
+
+    def embedded(self) -> list[str]:
+        """The texts as the framework embeds them."""
+        return TEXTS
+
+    def finds_best(self, query: str, embedder: Embedder) -> bool:
+        """True if the application finds the text that an exact search finds first, or one as near."""
+        vectors = embedder.embed_passages(self.embedded(), None).vectors
+        scores = vectors @ embedder.embed_queries([query])[0]
+        return bool(scores[TEXTS.index(self.search(query, embedder)[0])] > scores.max() - 1e-5)
 
     def build(self, embedder: Embedder) -> None:
         raise NotImplementedError
@@ -138,9 +160,7 @@ class LangChainApplication(Application):
         found: list[Row] = []
         for place, id_ in store.index_to_docstore_id.items():
             document: Any = store.docstore.search(id_)
-            found.append(
-                Row(id_, document.page_content, document.metadata, store.index.reconstruct(place).tolist())
-            )
+            found.append(Row(id_, document.page_content, document.metadata, store.index.reconstruct(place).tolist()))
         return found
 
 
@@ -160,6 +180,9 @@ class SimpleApplication(Application):
         super().__init__(folder)
         self.target = f"llamaindex:{folder}"
 
+    def embedded(self) -> list[str]:
+        return [node.get_content(MetadataMode.EMBED) for node in nodes()]
+
     def storage(self) -> StorageContext:
         return StorageContext.from_defaults(persist_dir=str(self.folder))
 
@@ -173,7 +196,9 @@ class SimpleApplication(Application):
 
     def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
         index = load_index_from_storage(self.storage(), embed_model=ForLlamaIndex(embedder=embedder))
-        return [found.get_content(MetadataMode.NONE) for found in index.as_retriever(similarity_top_k=k).retrieve(query)]
+        return [
+            found.get_content(MetadataMode.NONE) for found in index.as_retriever(similarity_top_k=k).retrieve(query)
+        ]
 
     def vector(self, storage: StorageContext, place: int, id_: str) -> list[float]:
         return storage.vector_store.get(id_)  # type: ignore[attr-defined]
@@ -182,7 +207,7 @@ class SimpleApplication(Application):
         storage = self.storage()
         found: list[Row] = []
         for place, id_ in enumerate(f"d{n}" for n in range(COUNT)):
-            node = storage.docstore.get_node(id_)
+            node: Any = storage.docstore.get_node(id_)
             found.append(Row(id_, node.get_content(), node.metadata, self.vector(storage, place, id_)))
         return found
 
