@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.adoption.llamaindex_nodes import embedded_node_text
-from cde_rag.adoption.movable import PAGE, Found, SourceRow, model_line
+from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line
 from cde_rag.adoption.positions import drawn, is_text, stored
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
@@ -70,13 +70,13 @@ class ChromaCollection:
         """Draw random records that have a document."""
         return sample_of(self._live(), self._random, count)
 
-    def found(self) -> Found:
+    def found(self) -> SourceFacts:
         """Return length and distance of the vectors, and the configured embedding function."""
         live = self._live()
         one = live.get(limit=1, include=["embeddings"])["embeddings"]
         function = _function(live)
         named = None if function is None else f"{function['name']} {json.dumps(function.get('config', {}))}"
-        return Found(len(one[0]) if len(one) else 0, _index(live)["space"], named)
+        return SourceFacts(len(one[0]) if len(one) else 0, _index(live)["space"], named)
 
     def check(self, embedder: Embedder) -> None:
         """Refuse indexes that cannot be made again, and a configured function that cannot be that of the new model.

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._files import file_sha256, fsync_folder, replacing
-from cde_rag.adoption.movable import PAGE, ChangedMeanwhileError, Found, SourceRow
+from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow
 from cde_rag.adoption.positions import drawn, stored
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError, require
@@ -59,7 +59,7 @@ class IndexFolder(ABC):
         """
 
     @abstractmethod
-    def vectors_of(self, path: Path) -> "IndexFile":
+    def vectors_of(self, path: Path) -> "IndexedFile":
         """Read a file of vectors.
 
         Raises:
@@ -93,10 +93,10 @@ class IndexFolder(ABC):
         """Draw random rows that have a text."""
         return self._sample(self._live, count)
 
-    def found(self) -> Found:
+    def found(self) -> SourceFacts:
         """Return length and distance of the vectors."""
         file = self.vectors_of(self._live)
-        return Found(file.dim, file.distance, None)
+        return SourceFacts(file.dim, file.distance, None)
 
     def check(self, embedder: Embedder) -> None:
         """Check that the file can be made again with other vectors.
@@ -157,7 +157,7 @@ class IndexFolder(ABC):
         """Write the file of the new vectors, and note its digest and those of the application's files.
 
         Raises:
-            ChangedMeanwhileError: A text has no vector yet.
+            SourceChangedError: A text has no vector yet.
         """
         texts_before, live_before = self._digest(self._others), self._digest([self._file])
         rows = self.texts()
@@ -166,7 +166,7 @@ class IndexFolder(ABC):
             page = rows[start : start + PAGE]
             made = self._kept(notes).get(notes["space"], map(_key, page), int(notes["dim"]))
             if any(row.text is not None and _key(row) not in made for row in page):
-                raise ChangedMeanwhileError(f"{self._target}: expected a vector for each text. Run the command again.")
+                raise SourceChangedError(f"{self._target}: expected a vector for each text. Run the command again.")
             vectors = [parked if row.text is None else made[_key(row)][0] for row in page]
             index.add([row.id for row in page], np.stack(vectors).astype(np.float32))
         path = self._place(notes, _NEW)
@@ -212,7 +212,7 @@ class IndexFolder(ABC):
         if live == into:
             return 0.0
         if live != out or self._digest(self._others) != notes["texts"]:
-            raise ChangedMeanwhileError(
+            raise SourceChangedError(
                 f"{self._target}: expected the files as they were, found others, which the application has saved "
                 "meanwhile. Run the command again."
             )
@@ -221,7 +221,7 @@ class IndexFolder(ABC):
         with replacing(kept) as temporary:  # a copy, since programs write over the file itself
             shutil.copyfile(self._live, temporary)
         if file_sha256(kept) != out or not coming.exists():
-            raise ChangedMeanwhileError(f"{self._target}: its files changed meanwhile. Run the command again.")
+            raise SourceChangedError(f"{self._target}: its files changed meanwhile. Run the command again.")
         shutil.copymode(self._live, coming)
         coming.replace(self._live)
         fsync_folder(self._folder)
@@ -251,7 +251,7 @@ class IndexFolder(ABC):
         return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
 
 
-class IndexFile(ABC):
+class IndexedFile(ABC):
     """Vectors of a file, in memory.
 
     Attributes:
@@ -266,7 +266,7 @@ class IndexFile(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def empty_like(self, dim: int) -> "IndexFile":
+    def empty_like(self, dim: int) -> "IndexedFile":
         """Return the same kind of file without vectors, for others.
 
         Raises:
@@ -286,7 +286,7 @@ class IndexFile(ABC):
         """Write the file."""
 
 
-class FaissFile(IndexFile):
+class FaissFile(IndexedFile):
     """File of FAISS.
 
     Args:
@@ -351,7 +351,7 @@ class FaissFile(IndexFile):
             raise StoreError(f"{self._where}: cannot write {path.name} ({error!s:.120}). Make room.") from error
 
 
-class JsonFile(IndexFile):
+class JsonFile(IndexedFile):
     """File of LlamaIndex' SimpleVectorStore: one JSON object, whose other fields are kept as they are.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from cde_rag.adoption.index_files import FaissFile, IndexFile, IndexFolder, JsonFile, read_json
+from cde_rag.adoption.index_files import FaissFile, IndexedFile, IndexFolder, JsonFile, read_json
 from cde_rag.adoption.llamaindex_nodes import embedded_node_text
 from cde_rag.adoption.movable import SourceRow, model_line
 from cde_rag.embedders.protocol import Embedder
@@ -37,7 +37,7 @@ class LlamaIndexFolder(IndexFolder):
         ids = list(JsonFile.read(self._live, self._target).vectors) if self._is_json(self._live) else self._by_place()
         return [SourceRow(id_, _text_of(nodes.get(id_))) for id_ in ids]
 
-    def vectors_of(self, path: Path) -> IndexFile:
+    def vectors_of(self, path: Path) -> IndexedFile:
         """Read a file of either store."""
         if self._is_json(path):
             return JsonFile.read(path, self._target)

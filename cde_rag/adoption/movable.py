@@ -20,7 +20,7 @@ from cde_rag.indexing.audit import Source
 PAGE: Final = 256  # rows that are read, embedded and written at once
 
 
-class ChangedMeanwhileError(StoreError):
+class SourceChangedError(StoreError):
     """A source that its application changed during a step, which is then repeated."""
 
 
@@ -44,7 +44,7 @@ class SourceRow(NamedTuple):
         return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Found(NamedTuple):
+class SourceFacts(NamedTuple):
     """What a source has.
 
     Attributes:
@@ -76,7 +76,7 @@ class Movable(Source, Protocol):
         """True if a program that opened the store before a switch goes on writing to the old vectors."""
         ...
 
-    def found(self) -> Found:
+    def found(self) -> SourceFacts:
         """Return what the source has, from its settings."""
         ...
 
@@ -139,7 +139,7 @@ class Movable(Source, Protocol):
             parked: Vector of rows without a text, where these were not put.
 
         Raises:
-            ChangedMeanwhileError: It lacks vectors, since the source changed.
+            SourceChangedError: It lacks vectors, since the source changed.
         """
         ...
 
@@ -151,7 +151,7 @@ class Movable(Source, Protocol):
         """Put the new vectors in the place of the old ones; returns the seconds in which there were none.
 
         Raises:
-            ChangedMeanwhileError: The source changed since `seal`; nothing is switched.
+            SourceChangedError: The source changed since `seal`; nothing is switched.
             StoreError: Something else is in their place.
         """
         ...

@@ -21,11 +21,11 @@ from jaxtyping import Float32
 
 from cde_rag._files import user_path
 from cde_rag.adoption.audit_sources import movable
-from cde_rag.adoption.movable import PAGE, ChangedMeanwhileError, Movable, SourceRow
+from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceRow
 from cde_rag.adoption.move_journal import MoveJournal, MoveState
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
 from cde_rag.indexing.audit import Audit, audit
 from cde_rag.indexing.upsert import Progress
 
@@ -139,6 +139,7 @@ class Reembedding:
 
         Raises:
             ContextMismatchError: The first run had another model.
+            ModelError: The model is not found under its name.
             StoreError: No move was begun, and no embedder is given.
         """
         if self.state is None:
@@ -147,7 +148,13 @@ class Reembedding:
             return given
         context = self.journal.context()
         if given is None:
-            return loaded(context)
+            try:
+                return loaded(context)
+            except ModelError as error:
+                raise ModelError(
+                    f"The move to {context.identity.name!r} was begun, and that model is not found under its name. Give it "
+                    "again (--model, and --base-url of an API)."
+                ) from error
         try:
             return given.with_context(context)
         except ContextMismatchError as error:
@@ -191,7 +198,7 @@ class Reembedding:
                 continue  # what was written during the pass
             try:
                 state = self._noted(replace(state, notes=self.source.seal(state.notes, self.journal.parked())))
-            except ChangedMeanwhileError:
+            except SourceChangedError:
                 continue
             if self.source.version() == version:
                 found = self._checked(state, embedder)
@@ -222,7 +229,7 @@ class Reembedding:
                 try:
                     state = self._switched(self._noted(replace(self._known(), step="switching")))
                     break
-                except ChangedMeanwhileError:
+                except SourceChangedError:
                     self._noted(replace(self._known(), step="copying"))
             else:
                 raise StoreError(f"{self.source.target}: its application writes all the time. Run the command again.")

@@ -368,3 +368,31 @@ def test_langchains_model_may_be_given_as_embeddings(langchain: LangChainApplica
     served = FunctionEmbedder(model.embed_documents, name="served-2")
     moved(langchain, served)
     assert langchain.finds_best(TEXTS[7], served)
+
+
+def test_readers_are_served_all_the_time(application: Application, old: ContextualEmbedder, new: ContextualEmbedder):
+    """A program that opens the store again and again; only Chroma has a gap, which `gap_s` covers."""
+    from threading import Event, Thread
+
+    ended, seen, missed, errors = Event(), list[int](), list[float](), list[Exception]()
+
+    def read() -> None:
+        while not ended.is_set():
+            try:
+                (dim,) = {len(row.vector) for row in application.rows()}
+                seen.append(dim)
+            except Exception as error:  # noqa: BLE001, PERF203
+                (missed.append(0) if type(error).__name__ == "NotFoundError" else errors.append(error))
+
+    reader = Thread(target=read)
+    reader.start()
+    with reembedding(application.target) as move:
+        gap = move.switch(new).gap_s
+        gap = max(gap, move.rollback().gap_s)
+        gap = max(gap, move.switch(new).gap_s)
+    ended.set()
+    reader.join()
+    assert errors == []
+    assert set(seen) <= {16, 24}
+    assert isinstance(application, ChromaApplication) == (gap > 0)
+    assert isinstance(application, ChromaApplication) or missed == []
