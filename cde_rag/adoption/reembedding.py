@@ -152,8 +152,8 @@ class Reembedding:
                 return loaded(context)
             except ModelError as error:
                 raise ModelError(
-                    f"The move to {context.identity.name!r} was begun, and that model is not found under its name. Give it "
-                    "again (--model, and --base-url of an API)."
+                    f"The move to {context.identity.name!r} was begun, and that model is not found under its name. "
+                    "Give it again (--model, and --base-url of an API)."
                 ) from error
         try:
             return given.with_context(context)
