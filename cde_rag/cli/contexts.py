@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cde_rag.cli.audit import is_collection
 from cde_rag.cli.collections import (
     CollectionArgument,
     ModelOption,
@@ -27,6 +28,7 @@ from cde_rag.cli.output import (
     shown_place,
     updating,
 )
+from cde_rag.cli.reembed import JournalOption, OldContextOption, OldModelOption, rollback_move
 from cde_rag.errors import CorpusError
 
 _TIMED = 32  # documents that are embedded to measure the speed
@@ -169,10 +171,13 @@ def rollback(
     collection: CollectionArgument,
     tenant: TenantOption = None,
     model: ModelOption = None,
+    old_model: OldModelOption = None,
+    from_context: OldContextOption = None,
+    journal: JournalOption = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Return to the context before the last recontextualize.
+    """Return to the context before the last recontextualize, or to the vectors before a reembed.
 
     Documents added since are embedded in it first, and deleted ones stay deleted. To resume an interrupted command, run
     it again.
@@ -180,7 +185,11 @@ def rollback(
     \b
     Example:
       cde-rag rollback papers.faiss
+      cde-rag rollback chroma:chroma_db#papers
     """
+    if not is_collection(collection):
+        rollback_move(collection, old_model, from_context, journal, as_json=as_json)
+        return
     with (
         open_collection(existing(collection, tenant), model) as opened,
         progress_bar("rollback", "passages", shown=progress) as update,
