@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from plain_replicas import (
     HEADS,
     LIMIT,
@@ -27,6 +29,8 @@ from tiny import WORDS
 from cde_rag import CDEModel, Collection, EmbedderOptions, PlainEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CDEWarning, ModelError
+from cde_rag.models.plain.checkpoint import ModelFiles
+from cde_rag.models.plain.config import TextEncoder
 from cde_rag.models.plain.prompts import prefixes_of
 from cde_rag.models.runtimes import runtime_choice
 
@@ -40,10 +44,10 @@ CASES = [("bert", head) for head in HEADS] + [
 ]
 
 
-def texts(count: int, *, seed: int = 0) -> list[str]:
-    """Texts of all lengths, from a letter to one that is cut, and some that are odd."""
-    random = np.random.default_rng(seed)
-    lengths = np.unique(np.geomspace(1, 3 * LIMIT, count).astype(int)).tolist()
+def texts(count: int, *, longest: int = 3 * LIMIT) -> list[str]:
+    """Texts of all lengths, from a word to one that is cut, and some that are odd."""
+    random = np.random.default_rng(0)
+    lengths = np.unique(np.geomspace(1, longest, count).astype(int)).tolist()
     found = [" ".join(random.choice(WORDS, length)) for length in (lengths * 9)[:count]]
     odd = [
         "x",
@@ -53,7 +57,7 @@ def texts(count: int, *, seed: int = 0) -> list[str]:
         "[MASK] <mask>",
         "the <pad><pad> river</s> bank",
         "a" * 300,
-        f"{TEXT} " * 400,
+        f"{TEXT} " * 480,
     ]
     return [*found, *odd]
 
@@ -73,22 +77,22 @@ def assert_same(found: np.ndarray, expected: np.ndarray, at_least: float = SAME)
     assert cosines.min() >= at_least, (cosines.argmin(), cosines.min())
 
 
-def assert_those_of_sentence_transformers(folder: Path, runtime: str, given: list[str]) -> ContextualEmbedder:
+def assert_those_of_sentence_transformers(folder: Path, runtime: str, some: list[str]) -> ContextualEmbedder:
     """Compare both roles, in batches and alone, truncation and the identity."""
     peer = SentenceTransformer(str(folder), device="cpu")
     plain = PlainEmbedder(folder, options=options(runtime, mini_batch_size=5))
     assert plain.runtime == runtime
-    documents, queries = plain.embed_documents(given), plain.embed_queries(given)
+    documents, queries = plain.embed_documents(some), plain.embed_queries(some)
     np.testing.assert_allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
-    assert_same(documents, peer.encode_document(given, batch_size=7))
-    assert_same(queries, peer.encode_query(given, batch_size=4))
+    assert_same(documents, peer.encode_document(some, batch_size=7))
+    assert_same(queries, peer.encode_query(some, batch_size=4))
     assert np.abs(documents - queries).max() > 1e-2  # prompts act
     assert (documents @ documents.T).min() < 0.95  # and texts
-    assert_same(np.concatenate([plain.embed_documents([text]) for text in given[::5]]), documents[::5])
+    assert_same(np.concatenate([plain.embed_documents([text]) for text in some[::5]]), documents[::5])
     torch = PlainEmbedder(folder, options=options("torch"))
     assert torch.context.identity == plain.context.identity
     np.testing.assert_array_equal(
-        plain.embed_passages(given, None).truncated, torch.embed_passages(given, None).truncated
+        plain.embed_passages(some, None).truncated, torch.embed_passages(some, None).truncated
     )
     return plain
 
@@ -100,6 +104,62 @@ def test_encoders(tmp_path: Path, architecture: str, head: str) -> None:
         plain = assert_those_of_sentence_transformers(folder, runtime, texts(40))
         assert plain.context.identity.prefixes == ROLES
         assert plain.context.identity.max_length == LIMIT
+
+
+PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {  # sizes: leaf-ir, arctic-m, granite-30m, granite-small-r2
+    "leaf": ("bert", "dense", {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}),
+    "arctic-m": ("bert", "cls", {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}),
+    "granite-30m": ("roberta", "cls", {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}),
+    "e5-base": ("xlm-roberta", "mean", {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}),
+    "granite-small-r2": (
+        "modernbert",
+        "cls",
+        {
+            "hidden_size": 384,
+            "num_hidden_layers": 12,
+            "intermediate_size": 1536,
+            "local_attention": 128,
+            "max_position_embeddings": 8192,
+        },
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes(tmp_path: Path, name: str, runtime: str) -> None:
+    architecture, head, sizes = PUBLISHED[name]
+    limit = 2048 if architecture == "modernbert" else 512
+    positions = {} if architecture == "modernbert" else {"max_position_embeddings": limit + 2}
+    some = {"num_attention_heads": 12, "initializer_range": 0.06, **positions, **sizes}
+    folder = write_encoder(tmp_path / "model", architecture, head, limit=limit, **some)
+    assert_those_of_sentence_transformers(folder, runtime, texts(191, longest=3 * limit))
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[TextEncoder, Any]]:
+    """Tokenizers of ours and of sentence-transformers, by architecture."""
+    root, found = tmp_path_factory.mktemp("tokenizers"), dict[str, tuple[TextEncoder, Any]]()
+    for architecture in ("roberta", "xlm-roberta", "modernbert"):
+        folder = write_encoder(root / architecture, architecture, "mean")
+        encoder = TextEncoder.read(ModelFiles.find(str(folder)))
+        found[architecture] = encoder, SentenceTransformer(str(folder), device="cpu").tokenizer
+    return found
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    architecture=st.sampled_from(["roberta", "xlm-roberta", "modernbert"]),
+    text=st.text(min_size=1).filter(str.strip)
+    | st.lists(
+        st.sampled_from(["<mask>", " <mask> ", "[MASK] ", "<s>", "<pad>", "É", "e\u0301", "  ", "\n", "river", "東京"])
+    ).map("".join),
+)
+def test_tokens(tokenizers: dict[str, tuple[TextEncoder, Any]], architecture: str, text: str) -> None:
+    encoder, peer = tokenizers[architecture]
+    text = f"{text} ."
+    assert encoder.tokenizer([text], LIMIT)[0].ids == peer(text, truncation=True, max_length=LIMIT)["input_ids"]
 
 
 @pytest.fixture
@@ -128,11 +188,11 @@ def test_static_tables_take_numpy(tmp_path: Path, kind: str) -> None:
     if kind == "truncated":
         cut = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
         tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"truncation": cut}))
-    given = [text for text in texts(200) if set(text) & set("abcdefghilmnoprst")]
-    plain = assert_those_of_sentence_transformers(folder, "numpy", given)
+    some = [text for text in texts(200) if set(text) & set("abcdefghilmnoprst")]
+    plain = assert_those_of_sentence_transformers(folder, "numpy", some)
     assert plain.context.identity.max_length == 0
     assert PlainEmbedder(folder).runtime == "numpy"
-    assert plain.count_tokens(given) == PlainEmbedder(folder, options=options("torch")).count_tokens(given)
+    assert plain.count_tokens(some) == PlainEmbedder(folder, options=options("torch")).count_tokens(some)
     for refused in ("openvino", "onnx"):
         with pytest.raises(ModelError, match=f"needs no '{refused}'"):
             PlainEmbedder(folder, options=options(refused))
@@ -154,14 +214,14 @@ def test_numpy_runs_no_encoder(tmp_path: Path) -> None:
 def test_routers(tmp_path: Path, table: bool) -> None:
     """Queries have a way of their own, with its own limit and tokenizer."""
     folder = write_router(tmp_path / "model", table=table)
-    given = [text for text in texts(40) if set(text) & set("abcdefghilmnoprst")]
+    some = [text for text in texts(40) if set(text) & set("abcdefghilmnoprst")]
     for runtime in ("openvino", "onnx", "torch"):
-        plain = assert_those_of_sentence_transformers(folder, runtime, given)
+        plain = assert_those_of_sentence_transformers(folder, runtime, some)
         assert plain.context.identity.max_length == LIMIT
     windowed = PlainEmbedder(folder, windows=True, options=options("onnx"))
-    assert_same(windowed.embed_documents(given[:9]), plain.embed_documents(given[:9]))
+    assert_same(windowed.embed_documents(some[:9]), plain.embed_documents(some[:9]))
     papers = Collection.create(tmp_path / "papers", PlainEmbedder(folder, options=options("onnx")))
-    papers.add(given)
+    papers.add(some)
     with Collection.open(tmp_path / "papers", options=options("torch")) as again:
         assert [hit.id for hit in again.search("a river", 5)] == [hit.id for hit in papers.search("a river", 5)]
     papers.close()
@@ -182,14 +242,14 @@ def test_documents_and_queries_of_two_models(tmp_path: Path) -> None:
     queries = write_encoder(tmp_path / "queries", "modernbert", "cls")
     both = PlainEmbedder(documents, query_model=queries, options=options("onnx"))
     one, other = (PlainEmbedder(folder, options=options("onnx")) for folder in (documents, queries))
-    given = texts(9)
-    np.testing.assert_allclose(both.embed_documents(given), one.embed_documents(given), atol=1e-6)
-    np.testing.assert_allclose(both.embed_queries(given), other.embed_queries(given), atol=1e-6)
+    some = texts(9)
+    np.testing.assert_allclose(both.embed_documents(some), one.embed_documents(some), atol=1e-6)
+    np.testing.assert_allclose(both.embed_queries(some), other.embed_queries(some), atol=1e-6)
     assert len({each.fingerprint for each in (both, one, other)}) == 3
     turned = PlainEmbedder(queries, query_model=documents, options=options("onnx"))
     assert turned.fingerprint != both.fingerprint
     papers = Collection.create(tmp_path / "papers", both)
-    papers.add(given)
+    papers.add(some)
     with Collection.open(tmp_path / "papers", options=options("torch")) as again:
         assert again.embedder.fingerprint == both.fingerprint
         assert again.search("a river", 3)[0].id == papers.search("a river", 3)[0].id

@@ -79,7 +79,7 @@ class Bert:
         check_settings(
             "config.json", value, known={**UNUSED, **dict.fromkeys(_SIZES), **known, "type_vocab_size": None}
         )
-        sizes = {ours: int(value.get(theirs, usual)) for theirs, (ours, usual) in _SIZES.items()}
+        sizes: dict[str, Any] = {ours: int(value.get(theirs, usual)) for theirs, (ours, usual) in _SIZES.items()}
         own = int(min(limit, sizes["max_positions"])) if max_length is None else max_length
         first = int(value.get("pad_token_id", 1)) + 1 if roberta else 0
         sizes["max_positions"] -= first

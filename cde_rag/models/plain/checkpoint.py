@@ -15,7 +15,8 @@ from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import PICKLES
 
 UNLIMITED = 0  # its max_length where texts are never cut
-EXTRA = "interop"
+EXTRA = "interop"  # brings sentence-transformers
+HUB = "hub"
 MODULES = "modules.json"
 ROUTER = "router_config.json"  # names the parts of a router, below its own folder
 DOWNLOADED = ("*.json", "*.model", "*.safetensors", "*.txt")
@@ -53,7 +54,7 @@ class ModelFiles:
             name: A folder or a hub id, with `@revision` if need be.
 
         Raises:
-            MissingExtraError: It is a hub id, and the extra `interop` is not installed.
+            MissingExtraError: It is a hub id, and the extra `hub` is not installed.
             ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, or needs files of
                 another folder.
         """
@@ -122,8 +123,8 @@ def _resolve(name: str) -> tuple[Path, str]:
     parsed = ModelName.parse(name)
     if not parsed.is_hub_id or parsed.has_options:
         raise ModelError(f"Expected a folder of a SentenceTransformer or a hub id of one, found {name!r}.")
-    download: Any = require("huggingface_hub", EXTRA).snapshot_download
-    errors: Any = require("huggingface_hub.errors", EXTRA)
+    download: Any = require("huggingface_hub", HUB).snapshot_download
+    errors: Any = require("huggingface_hub.errors", HUB)
     try:
         cached = Path(download(parsed.base, revision=parsed.revision, allow_patterns=list(DOWNLOADED)))
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final, cast
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Float32, Int64, Shaped
 from tqdm import tqdm
 
 from cde_rag.models.batching import padded, tight_buckets
@@ -96,18 +96,18 @@ class GraphTextModel:
             for start in range(0, len(bucket), step):
                 yield bucket[start : start + step]
 
-    def _inputs(self, rows: Sequence[Sequence[int]]) -> dict[str, Shaped[np.ndarray, "batch tokens *dim"]]:
+    def _inputs(self, rows: Sequence[Sequence[int]]) -> dict[str, Shaped[np.ndarray, "..."]]:
         """Return the graph's inputs of texts, padded."""
         encoder, weights = self._model.encoder, self._model.head.word_weights
         ids, mask = padded(rows, room=encoder.sizes.max_positions)
         words = self._words(ids)
         if isinstance(encoder, Bert) and encoder.first:
-            usual = np.arange(ids.shape[1])[None] + encoder.first
+            usual = np.broadcast_to(np.arange(encoder.first, encoder.first + ids.shape[1]), ids.shape)
             places = np.where(mask, encoder.places(ids), usual)
             if (places != usual).any():  # a text has the token of padding in it
                 positions = self._model.table(POSITIONS)
                 words += positions(places) - positions(usual)
-        given = dict(zip(TEXT, (words, mask.astype(np.float32)), strict=True))
+        given: dict[str, Shaped[np.ndarray, ...]] = dict(zip(TEXT, (words, mask.astype(np.float32)), strict=True))
         return given if weights is None else {**given, WEIGHTS: np.where(mask, weights.of(ids), np.float32(0))}
 
     def _graph(self, threads: int) -> CompiledGraph:

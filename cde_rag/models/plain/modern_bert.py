@@ -65,8 +65,6 @@ class ModernBert:
     thetas: Mapping[str, float]
     words: ClassVar[str] = "embeddings.tok_embeddings.weight"
     prefixes: ClassVar[tuple[str, ...]] = ("", "model.")
-    is_modern: ClassVar[bool] = True
-    by_head: ClassVar[bool] = False
 
     @classmethod
     def read(cls, value: Mapping[str, Any], *, name: str, max_length: int | None, limit: float) -> "ModernBert":
@@ -92,6 +90,16 @@ class ModernBert:
             thetas={kind: _theta(value, kind) for kind in _THETAS},
             **sizes,
         )
+
+    @property
+    def is_modern(self) -> bool:
+        """True: it is ModernBERT."""
+        return True
+
+    @property
+    def by_head(self) -> bool:
+        """False: tokens are rotated by their positions."""
+        return False
 
     @property
     def sizes(self) -> "ModernBert":

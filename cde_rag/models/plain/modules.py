@@ -194,7 +194,8 @@ def route(files: ModelFiles, role: str) -> tuple[str, list[Module]]:
     parameters: dict[str, Any] = value.get("parameters") or {}
     check_settings(path, parameters, known=dict.fromkeys(("default_route", "allow_empty_key", "route_mappings")))
     ways: dict[str, list[str]] = value["structure"]
-    mappings = {ast.literal_eval(key): name for key, name in (parameters.get("route_mappings") or {}).items()}
+    written: dict[str, str] = parameters.get("route_mappings") or {}
+    mappings: dict[Any, str] = {ast.literal_eval(key): name for key, name in written.items()}
     keys: list[tuple[str | None, str | None]] = [(role, "text"), (role, None), (None, "text"), (None, None)]
     names = [*(mappings.get(key) for key in keys), *(name for name in (role, "text") if name in ways)]
     name = next((name for name in names if name is not None), None)

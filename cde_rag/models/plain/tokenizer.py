@@ -40,16 +40,18 @@ _XLM_NAMED: Final = {
 }
 _SPACES: Final = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}  # nothing, before a split at spaces
 _RIGHT: Final = ("truncation_side", "padding_side")
-_KNOWN: Final = dict.fromkeys(  # settings that are read here, or change no token ids of a text by itself
-    (
-        "add_prefix_space added_tokens_decoder backend bos_token clean_up_tokenization_spaces cls_token "
-        "do_basic_tokenize do_lower_case eos_token errors is_local keep_accents local_files_only mask_token max_length "
-        "model_max_length model_input_names model_specific_special_tokens name_or_path never_split pad_to_multiple_of "
-        "pad_token pad_token_type_id padding_side processor_class return_offsets_mapping sep_token "
-        "sp_model_kwargs special_tokens_map_file stride strip_accents token_type_ids_pattern tokenize_chinese_chars "
-        "tokenizer_class tokenizer_file transformers_version trim_offsets truncation truncation_side "
-        "truncation_strategy unk_token use_fast vocab_size wordpieces_prefix"
-    ).split()
+_KNOWN: Final[Mapping[str, Any]] = (
+    dict.fromkeys(  # settings that are read here, or change no token ids of a text by itself
+        (
+            "add_prefix_space added_tokens_decoder backend bos_token clean_up_tokenization_spaces cls_token "
+            "do_basic_tokenize do_lower_case eos_token errors is_local keep_accents local_files_only mask_token "
+            "max_length model_max_length model_input_names model_specific_special_tokens name_or_path never_split "
+            "pad_to_multiple_of pad_token pad_token_type_id padding_side processor_class return_offsets_mapping "
+            "sep_token sp_model_kwargs special_tokens_map_file stride strip_accents token_type_ids_pattern "
+            "tokenize_chinese_chars tokenizer_class tokenizer_file transformers_version trim_offsets truncation "
+            "truncation_side truncation_strategy unk_token use_fast vocab_size wordpieces_prefix"
+        ).split()
+    )
 )
 _OFF: Final = (  # settings that may not be set
     "additional_special_tokens",
