@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final, cast
 
 import numpy as np
-from jaxtyping import Float32, Int64, Shaped
+from jaxtyping import Float32, Shaped
 from tqdm import tqdm
 
 from cde_rag.models.batching import padded, tight_buckets
