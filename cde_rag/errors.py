@@ -221,6 +221,8 @@ def old_keyword(old: str, new: str) -> "Callable[[Callable[_Arguments, _Result]]
         def _call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
             given: dict[str, Any] = dict(named)
             if old in given:
+                if new in given:
+                    raise TypeError(f"Expected {new}=… or {old}=…, its name of 0.2, found both. Write {new}=… alone.")
                 warn_of_old_name(f"{old}=…", f"{new}=…")
                 given[new] = given.pop(old)
             return cast(Callable[..., _Result], function)(*arguments, **given)

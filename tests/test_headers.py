@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,14 @@ def test_headers_are_of_any_field(tmp_path: Path):
         metadata = [{"in.section": "Linux"}, {"in": {"section": "Linux"}}, {"in": "Linux"}]
         papers.add(["a b", "c d", "e f"], metadata=metadata)
         assert [record.title for record in papers.scroll()] == ["Linux", "Linux", ""]
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_texts_begin_with_headers_where_they_are_made_a_collection(tmp_path: Path):
+    given: Any = {"titles": ["Page"], "metadata": [{"section": "Install > Linux"}], "headers": ["section"]}
+    with Collection.from_texts(["text"], ids=["a"], store=tmp_path / "papers.faiss", model=MODEL, **given) as papers:
+        assert papers.get(["a"])[0].title == "Page > Install > Linux"
+        assert papers.inspect().headers == ("section",)
 
 
 def test_headers_are_siblings_headers_too(tmp_path: Path):

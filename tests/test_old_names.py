@@ -123,3 +123,12 @@ def test_new_names_warn_of_nothing(tiny_model: CDEModel) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         ContextualEmbedder(tiny_model, Context.null(tiny_model), options=EmbedderOptions(mini_batch_size=4))
+
+
+def test_the_old_and_the_new_name_of_a_keyword_are_refused_together(plain: ContextualEmbedder, tmp_path: Path) -> None:
+    given: Any = {
+        "vectors": PlainVectors(tmp_path / "one.sqlite"),
+        "plain_vectors": PlainVectors(tmp_path / "two.sqlite"),
+    }
+    with pytest.raises(TypeError, match="Write plain_vectors=… alone"):
+        ArithmeticEmbedder.from_corpus(TEXTS, model=plain, **given)

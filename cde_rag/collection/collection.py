@@ -163,6 +163,7 @@ class Collection(ProcessBound):
         titles: Iterable[str] | None = None,
         metadata: Iterable[Mapping[str, Any]] | None = None,
         parent_key: str | None = None,
+        headers: Sequence[str] = (),
         on_progress: Callable[[Progress], None] | None = None,
     ) -> "Collection":
         """Make a collection of texts in a context sampled from them: `create` and `add` in one call.
@@ -176,7 +177,8 @@ class Collection(ProcessBound):
             ids: Unique ids.
             titles: Embedded before each text.
             metadata: JSON objects, for filters.
-            parent_key: As in `create`.
+            parent_key: As in `create`, like `headers`.
+            headers: Metadata fields whose values extend a record's title.
             on_progress: Called after each write, every few seconds.
 
         Raises:
@@ -202,7 +204,7 @@ class Collection(ProcessBound):
             raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")
         sample = (embedded_text(record) for record in records)
         embedder = ContextualEmbedder.from_corpus(sample, model=model, options=options)
-        made = cls.create(store, embedder, parent_key=parent_key)
+        made = cls.create(store, embedder, parent_key=parent_key, headers=headers)
         made.add_records(records, on_progress=on_progress)
         return made
 

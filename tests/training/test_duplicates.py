@@ -159,3 +159,24 @@ def test_an_evaluation_set_without_texts_is_an_error(tmp_path, files):
         (tmp_path / name).write_text(text)
     with pytest.raises(CDEError, match=r"expected a folder with corpus.jsonl"):
         read_evaluation(tmp_path if files else tmp_path / "misspelt")
+
+
+def test_evaluation_texts_without_common_words_are_not_embedded():
+    embedded = []
+
+    def noted(texts):
+        embedded.extend(texts)
+        return vectors(texts)
+
+    filler = [f"filler{number} other{number}" for number in range(300)]  # a word of a twentieth of all counts for none
+    sets = [EvaluationTexts("air", ["=b of the marsh", "=c elsewhere", *filler], ["swift wings"])]
+    pairs = [pair("wings of a swift", "=b in the marsh"), pair("boats", "anything there")]
+    kept = without_near_duplicates(pairs, CONFIG, surrogate=noted, against=sets)
+    assert set(embedded) - {text for one in pairs for text in (one.query, one.document)} == {
+        "=b of the marsh",
+        "swift wings",
+    }
+    assert reasons(kept) == [("wings of a swift", "document", "air", "cosine")]
+    every = without_near_duplicates(pairs, DuplicateConfig(shared_words=0.0), surrogate=noted, against=sets)
+    assert set(embedded) >= {"=c elsewhere", *filler}
+    assert every.pairs == kept.pairs
