@@ -45,7 +45,7 @@ _KINDS: Final = ("weight", "bias")
 
 
 @dataclass(frozen=True)
-class Bert:
+class BertEncoder:
     """A BERT encoder, or one of its kind with other positions.
 
     Attributes:
@@ -62,7 +62,7 @@ class Bert:
     words = "embeddings.word_embeddings.weight"
 
     @classmethod
-    def read(cls, value: Mapping[str, Any], *, name: str, max_length: int | None, limit: float) -> "Bert":
+    def read(cls, value: Mapping[str, Any], *, name: str, max_length: int | None, limit: float) -> "BertEncoder":
         """Read the sizes.
 
         Args:
@@ -134,6 +134,10 @@ class Bert:
             mask: 1.0 where there is a token.
         """
         return encoded(graph, self.sizes, self._state(stored), words, mask)
+
+    def usual_places(self, tokens: int) -> Int64[np.ndarray, "1 tokens"]:
+        """Return the position of each token of a text without a token of padding, among all position embeddings."""
+        return np.arange(self.first, self.first + tokens)[None]
 
     def places(self, ids: Int64[np.ndarray, "batch tokens"]) -> Int64[np.ndarray, "batch tokens"]:
         """Return the position of each token among all position embeddings, as RoBERTa counts them.

@@ -15,9 +15,9 @@ from jaxtyping import Float32
 from cde_rag.models.files.stored_tensors import float_state
 from cde_rag.models.files.weights import weight_files
 from cde_rag.models.files.word_embeddings import WordEmbeddings
-from cde_rag.models.plain.bert import Bert
+from cde_rag.models.plain.bert import BertEncoder
 from cde_rag.models.plain.checkpoint import ModelFiles
-from cde_rag.models.plain.modern_bert import ModernBert
+from cde_rag.models.plain.modern_bert import ModernEncoder
 from cde_rag.models.plain.modules import Head, read_modules
 from cde_rag.models.plain.settings import (
     OtherArchitectureError,
@@ -33,7 +33,12 @@ State: TypeAlias = dict[str, Float32[np.ndarray, "..."]]
 
 SETTINGS: Final = "config_sentence_transformers.json"
 TRANSFORMER: Final = "sentence_bert_config.json"
-ARCHITECTURES: Final = {"bert": Bert, "roberta": Bert, "xlm-roberta": Bert, "modernbert": ModernBert}
+ARCHITECTURES: Final = {
+    "bert": BertEncoder,
+    "roberta": BertEncoder,
+    "xlm-roberta": BertEncoder,
+    "modernbert": ModernEncoder,
+}
 _PROMPTS: Final = {"query": "", "document": ""}  # of a model that has none
 _FORWARD: Final = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 
@@ -52,7 +57,7 @@ class TextEncoder:
     """
 
     files: ModelFiles
-    encoder: Bert | ModernBert
+    encoder: BertEncoder | ModernEncoder
     head: Head
     tokenizer: TextTokenizer
     weights: tuple[str, ...]
@@ -83,7 +88,7 @@ class TextEncoder:
         if (architecture := ARCHITECTURES.get(str(value.get("model_type")))) is None:
             raise OtherArchitectureError(f"the architecture {value.get('model_type')!r}")
         read = partial(json_object, files)
-        tokenizer, limit = read_tokenizer(read, files.digests, folder, as_it_is=architecture is ModernBert)
+        tokenizer, limit = read_tokenizer(read, files.digests, folder, as_it_is=architecture is ModernEncoder)
         encoder = architecture.read(value, name=files.name, max_length=_max_length(files, folder), limit=limit)
         if tokenizer.size > encoder.sizes.vocab_size:
             raise OtherArchitectureError(f"{tokenizer.size} tokens for {encoder.sizes.vocab_size} word embeddings")
@@ -163,7 +168,7 @@ def _of_transformer(path: str, folder: str) -> bool:
     return (name.startswith("sentence_") or name.endswith("processor_config.json")) and name.endswith("_config.json")
 
 
-def _prefix(files: ModelFiles, weights: tuple[str, ...], encoder: Bert | ModernBert) -> str:
+def _prefix(files: ModelFiles, weights: tuple[str, ...], encoder: BertEncoder | ModernEncoder) -> str:
     """Return the start of the names of weights, whose shapes are checked."""
     found = {name: shape for path in weights for name, shape in stored_shapes(files, path).items()}
     for prefix in encoder.prefixes:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from cde_rag.models.batching import padded, tight_buckets
 from cde_rag.models.one_way.graph import TEXT
-from cde_rag.models.plain.bert import POSITIONS, Bert
+from cde_rag.models.plain.bert import POSITIONS, BertEncoder
 from cde_rag.models.plain.checkpoint import check_shortened
 from cde_rag.models.plain.config import TextEncoder, read_prompts
 from cde_rag.models.plain.graph import WEIGHTS, text_graph
@@ -101,8 +101,8 @@ class GraphTextModel:
         encoder, weights = self._model.encoder, self._model.head.word_weights
         ids, mask = padded(rows, room=encoder.sizes.max_positions)
         words = self._words(ids)
-        if isinstance(encoder, Bert) and encoder.first:
-            usual = np.broadcast_to(np.arange(encoder.first, encoder.first + ids.shape[1]), ids.shape)
+        if isinstance(encoder, BertEncoder) and encoder.first:
+            usual = encoder.usual_places(ids.shape[1])
             places = np.where(mask, encoder.places(ids), usual)
             if (places != usual).any():  # a text has the token of padding in it
                 positions = self._model.table(POSITIONS)

@@ -38,7 +38,7 @@ _THETAS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModernBert:
+class ModernEncoder:
     """A ModernBERT encoder; see `RotarySizes` for its sizes.
 
     Attributes:
@@ -67,8 +67,8 @@ class ModernBert:
     prefixes: ClassVar[tuple[str, ...]] = ("", "model.")
 
     @classmethod
-    def read(cls, value: Mapping[str, Any], *, name: str, max_length: int | None, limit: float) -> "ModernBert":
-        """Read the sizes; arguments and errors as of `Bert.read`."""
+    def read(cls, value: Mapping[str, Any], *, name: str, max_length: int | None, limit: float) -> "ModernEncoder":
+        """Read the sizes; arguments and errors as of `BertEncoder.read`."""
         off = dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), False)
         thetas = dict.fromkeys(key for key, _ in _THETAS.values())
         known = {**UNUSED, **_UNUSED, **dict.fromkeys(_READ), **thetas, **off, "hidden_activation": "gelu"}
@@ -102,7 +102,7 @@ class ModernBert:
         return False
 
     @property
-    def sizes(self) -> "ModernBert":
+    def sizes(self) -> "ModernEncoder":
         """Itself."""
         return self
 
@@ -142,7 +142,7 @@ class ModernBert:
         return shapes
 
     def add(self, graph: Graph, stored: State, words: str, mask: str) -> str:
-        """Add the encoder to a graph; see `Bert.add`."""
+        """Add the encoder to a graph; see `BertEncoder.add`."""
         encoder = RotaryEncoder(graph, self, stored, np.arange(max(self.max_length, self.max_positions)))
         return encoder.run(encoder.normed(words), graph.text_bias(mask))
 
