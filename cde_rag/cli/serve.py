@@ -74,7 +74,7 @@ def serve(
         int,
         typer.Option(
             min=0,
-            help="Milliseconds in which a search makes vectors of its best hits by words that wait for theirs; 0: none.",
+            help="Milliseconds of a search for vectors of its best hits by words that wait for theirs; 0: none.",
         ),
     ] = 1_000,
     contexts: Annotated[
