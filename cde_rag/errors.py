@@ -13,6 +13,7 @@ Their classes:
     │   ├── TextIndexError           a search by BM25 of a store that was made without a text index
     │   └── FilterError              a filter outside the grammar
     ├── CorpusError                  texts or records that cannot be used (also ValueError)
+    │   └── TruncationError          texts of which the model would not read a considerable part
     ├── CanaryError                  a new generation that loses known results of canary queries
     ├── TenantError                  a call that does not name exactly one tenant
     ├── ResumeError                  an interrupted run that cannot be continued
@@ -115,6 +116,10 @@ class FilterError(StoreError, ValueError):
 
 class CorpusError(CDEError, ValueError):
     """Texts or records that cannot be used."""
+
+
+class TruncationError(CorpusError):
+    """Texts of which the model would not read a considerable part."""
 
 
 class CanaryError(CDEError):

@@ -135,7 +135,16 @@ def test_the_command_asks_a_canary(papers: Collection, tmp_path: Path):
         assert (
             CliRunner().invoke(app, ["recontextualize", place, "--canary", str(file), "--may-lose", "3"]).exit_code == 0
         )
-    assert asked == [Canary(lost, k=10, may_lose=3)]
+        text_of = {record.id: record.text for record in papers.scroll()}
+        quoted = [
+            {"question": query, "answers": [{"page": id_, "quote": text_of[id_]}]} for query, (id_,) in lost.items()
+        ]
+        file.write_text("\n".join(map(json.dumps, quoted)))
+        assert CliRunner().invoke(app, ["recontextualize", place, "--canary", str(file)]).exit_code == 0
+        file.write_text(json.dumps({"question": "a", "answers": [{"page": "1", "quote": "nowhere"}]}))
+        found = CliRunner().invoke(app, ["recontextualize", place, "--canary", str(file)])
+        assert "a quote that its page does not have" in found.output
+    assert asked == [Canary(lost, k=10, may_lose=3), Canary(lost)]
 
 
 def test_a_run_ends_although_more_comes_in_all_the_time(papers: Collection, monkeypatch: pytest.MonkeyPatch):

@@ -23,7 +23,8 @@ from xlm_roberta import SETTINGS, write_tokenizer
 from cde_rag import Collection, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.models.plain.checkpoint import ModelFiles
-from cde_rag.models.plain.config import BertEncoder
+from cde_rag.models.plain.config import TextEncoder
+from cde_rag.models.plain.graph import text_graph
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.engines import CompiledGraphs
 
@@ -120,8 +121,8 @@ def test_identity_windows_and_counts_are_those_of_torch(
 
 
 @pytest.fixture(scope="module")
-def both_minilms() -> tuple[BertEncoder, SentenceTransformer]:
-    return BertEncoder.read(ModelFiles.find(str(minilm()))), SentenceTransformer(str(minilm()), device="cpu")
+def both_minilms() -> tuple[TextEncoder, SentenceTransformer]:
+    return TextEncoder.read(ModelFiles.find(str(minilm()))), SentenceTransformer(str(minilm()), device="cpu")
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -130,7 +131,7 @@ def both_minilms() -> tuple[BertEncoder, SentenceTransformer]:
     | st.lists(st.sampled_from(["[MASK]", "Éa", "ß\u200b", "東京"])).map("".join)
 )
 def test_tokens_of_minilm_are_those_of_sentence_transformers(
-    both_minilms: tuple[BertEncoder, SentenceTransformer], text: str
+    both_minilms: tuple[TextEncoder, SentenceTransformer], text: str
 ) -> None:
     encoder, peer = both_minilms
     text = f"{text} ."
@@ -139,8 +140,8 @@ def test_tokens_of_minilm_are_those_of_sentence_transformers(
 
 
 @pytest.fixture(scope="module")
-def both_e5s(folders: dict[str, Path]) -> tuple[BertEncoder, SentenceTransformer]:
-    return BertEncoder.read(ModelFiles.find(str(folders["e5"]))), SentenceTransformer(str(folders["e5"]), device="cpu")
+def both_e5s(folders: dict[str, Path]) -> tuple[TextEncoder, SentenceTransformer]:
+    return TextEncoder.read(ModelFiles.find(str(folders["e5"]))), SentenceTransformer(str(folders["e5"]), device="cpu")
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -149,7 +150,7 @@ def both_e5s(folders: dict[str, Path]) -> tuple[BertEncoder, SentenceTransformer
     | st.lists(st.sampled_from(["<mask>", " <mask> ", "<s>", "É", "  ", "\n", "▁", "river", "東京"])).map("".join)
 )
 def test_tokens_of_e5s_kind_are_those_of_sentence_transformers(
-    both_e5s: tuple[BertEncoder, SentenceTransformer], text: str
+    both_e5s: tuple[TextEncoder, SentenceTransformer], text: str
 ) -> None:
     encoder, peer = both_e5s
     assert type(peer.tokenizer).__name__ == "XLMRobertaTokenizer"
@@ -190,7 +191,7 @@ def test_settings_that_an_xlm_roberta_tokenizer_would_follow(folders: dict[str, 
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_vectors_of_minilm(both_minilms: tuple[BertEncoder, SentenceTransformer], runtime: str) -> None:
+def test_vectors_of_minilm(both_minilms: tuple[TextEncoder, SentenceTransformer], runtime: str) -> None:
     texts = ["How is bread made?", "A long text. " * 300, "Émile – naïve 東京 [MASK]", "x" * 300, "TESTS of CASE"]
     plain = PlainEmbedder(minilm(), options=EmbedderOptions(runtime=runtime))
     assert cosines(plain.embed_documents(texts), both_minilms[1].encode(texts)).min() >= SAME
@@ -208,7 +209,6 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         lambda value: value | {"position_embedding_type": "relative_key"},
         "position_embedding_type 'relative_key'",
     ),
-    "pooling": ("1_Pooling/config.json", lambda value: value | {"pooling_mode": "max"}, "the pooling 'max'"),
     "prompt": (
         "1_Pooling/config.json",
         lambda value: value | {"include_prompt": False},
@@ -228,7 +228,7 @@ def test_models_that_no_graph_expresses(
     copy = shutil.copytree(folders["mean"], tmp_path / "copy")
     name, act, found = CHANGES[change]
     edit(copy / name, act)
-    with pytest.raises(ModelError, match=f"'openvino' runs BERT encoders with mean or CLS pooling, found .*{found}"):
+    with pytest.raises(ModelError, match=f"'openvino' runs BERT, RoBERTa, .*found .*{found}"):
         PlainEmbedder(copy, options=EmbedderOptions(runtime="openvino"))
     monkeypatch.setenv(runtime_choice.VARIABLE, "openvino")  # which names no model's runtime in particular
     monkeypatch.setattr(runtime_choice, "measure", None)  # whoever measures fails
@@ -237,19 +237,23 @@ def test_models_that_no_graph_expresses(
     assert PlainEmbedder(copy, options=EmbedderOptions(device="cpu")).runtime == "torch"
 
 
-def test_modules_that_no_graph_expresses(folders: dict[str, Path], tmp_path: Path) -> None:
-    from sentence_transformers.sentence_transformer.modules import Dense
+def test_modules_that_no_graph_expresses(
+    folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from sentence_transformers.sentence_transformer.modules import LayerNorm
 
-    dense = SentenceTransformer(str(folders["mean"]), device="cpu")
-    dense.append(Dense(16, 8))
-    dense.save_pretrained(str(tmp_path / "dense"), create_model_card=False)
-    with pytest.raises(ModelError, match="found the modules Transformer, Pooling, Dense"):
-        PlainEmbedder(tmp_path / "dense", options=EmbedderOptions(runtime="onnx"))
-    assert PlainEmbedder(tmp_path / "dense", options=EmbedderOptions(device="cpu")).embed_documents(TEXTS).shape == (
-        26,
-        8,
-    )
-    with pytest.raises(ModelError, match="found the modules StaticEmbedding"):
+    normed = SentenceTransformer(str(folders["mean"]), device="cpu")
+    normed.append(LayerNorm(16))
+    normed.save_pretrained(str(tmp_path / "normed"), create_model_card=False)
+    with pytest.raises(ModelError, match="found the module LayerNorm at 2_LayerNorm"):
+        PlainEmbedder(tmp_path / "normed", options=EmbedderOptions(runtime="onnx"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(runtime_choice.VARIABLE)
+        plain = PlainEmbedder(tmp_path / "normed", options=EmbedderOptions(device="cpu"))
+    assert "runs in torch, by sentence-transformers: the runtimes without torch do not know the module" in caplog.text
+    expected = normed.encode(TEXTS, prompt=PROMPTS["passage"])
+    assert cosines(plain.embed_documents(TEXTS), expected).min() >= SAME
+    with pytest.raises(ModelError, match="static table, which needs no 'onnx'"):
         PlainEmbedder(write_static(tmp_path / "static"), options=EmbedderOptions(runtime="onnx"))
 
 
@@ -262,7 +266,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
     intact = path.read_bytes()
     del plain  # the next ones would share its graph
     with monkeypatch.context() as patch:
-        patch.setattr("cde_rag.models.plain.config.plain_graph", None)  # whoever builds it fails
+        patch.setattr("cde_rag.models.plain.graph_runner.text_graph", pytest.fail)  # whoever builds it fails
         PlainEmbedder(folders["cls"], options=EmbedderOptions(runtime="onnx"))
     path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
     np.testing.assert_array_equal(
@@ -274,7 +278,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
 def test_a_query_takes_one_thread_and_a_batch_those_of_the_process(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cde_rag.models.plain.graph.batch_threads", lambda: 7)
+    monkeypatch.setattr("cde_rag.models.plain.graph_runner.batch_threads", lambda: 7)
     plain, asked, get = (
         PlainEmbedder(folders["mean"], options=EmbedderOptions(runtime="onnx")),
         list[int](),
@@ -291,12 +295,12 @@ def test_a_query_takes_one_thread_and_a_batch_those_of_the_process(
 
 def test_weights_that_are_written_while_they_are_read(folders: dict[str, Path], tmp_path: Path) -> None:
     copy = shutil.copytree(folders["mean"], tmp_path / "copy")
-    encoder = BertEncoder.read(ModelFiles.find(str(copy)))
+    encoder = TextEncoder.read(ModelFiles.find(str(copy)))
     content = bytearray((copy / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (copy / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match="written while it was read"):
-        encoder.graph()
+        text_graph(encoder)
 
 
 def test_the_fastest_runtime_is_measured_once_and_kept(

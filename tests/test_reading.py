@@ -429,7 +429,8 @@ def test_passages_lie_where_their_offset_says(
     for number, record in enumerate(records):
         offset = record.metadata["offset"]
         assert record.id == f"{path}#{number}"
-        assert {**record.metadata, "section": ""} == {"source": str(path), "offset": offset, "section": ""}
+        found = {key: value for key, value in record.metadata.items() if key not in ("line", "last_line")}
+        assert {**found, "section": ""} == {"source": str(path), "offset": offset, "section": ""}
         assert len(record.text) <= limit
         assert text[offset : offset + len(record.text)] == record.text
         assert not text[end:offset].strip()  # nothing between two passages is lost
@@ -474,7 +475,7 @@ def test_headings_stand_with_text_and_passages_are_no_longer_than_asked(
 )
 def test_what_says_nothing_is_kept_with_the_text_that_follows(tmp_path: Path, head: str) -> None:
     path = written(tmp_path, "guide.md", f"{head}\n\n{words(585)}\n\nThe end.".encode())
-    first, *others = [record.text for record in RecordReader(path)]
+    first, *others = [record.text for record in RecordReader(path, max_characters=600)]
     assert first.startswith(head)
     assert "word word" in first
     assert others[-1].endswith("The end.")
@@ -482,10 +483,10 @@ def test_what_says_nothing_is_kept_with_the_text_that_follows(tmp_path: Path, he
 
 def test_a_block_of_code_is_text_and_a_heading_of_more_than_half_a_passage_stays_alone(tmp_path: Path) -> None:
     block = written(tmp_path, "block.md", f"```\n# all of it\n```\n\n{words(590)}".encode())
-    assert next(iter(RecordReader(block))).text == "```\n# all of it\n```"
+    assert next(iter(RecordReader(block, max_characters=600))).text == "```\n# all of it\n```"
     long = f"# {words(400)}"
     path = written(tmp_path, "long.md", f"{long}\n\n{words(500)}".encode())
-    assert [record.text for record in RecordReader(path)] == [long, words(500)]
+    assert [record.text for record in RecordReader(path, max_characters=600)] == [long, words(500)]
 
 
 def test_a_heading_is_kept_with_the_beginning_of_a_section_that_is_cut(tmp_path: Path) -> None:
@@ -727,10 +728,13 @@ def test_sources_are_checked_before_anything_is_read(tmp_path: Path) -> None:
         list(RecordReader(written(tmp_path, "z/a.png", b"").parent))
 
 
-def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
+@pytest.mark.parametrize(("library", "characters"), [("semantic_text_splitter", 600), ("markdown_it", None)])
+def test_a_missing_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, characters: int | None
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cde-rag\[files\]'"):
-        list(RecordReader(written(tmp_path, "a.md", b"A.")))
+        list(RecordReader(written(tmp_path, "a.md", b"A."), max_characters=characters))
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
@@ -805,9 +809,10 @@ def test_source_code_is_read_as_text_where_its_suffix_is_named(tmp_path: Path) -
     assert found["src/app.py"].text == code.read_text().strip()
     assert found["src/page.html"].text == "<p>Kept as it is.</p>"
     (alone,) = RecordReader(code, as_text=[".py"])
-    assert (alone.title, alone.text) == ("app", found["src/app.py"].text)
-    with pytest.raises(CorpusError, match=r"If it is text, add: --as-text \.py"):
-        RecordReader(code)
+    assert (alone.title, alone.text) == ("app.py", found["src/app.py"].text)
+    assert [record.text for record in RecordReader(code)] == [alone.text]
+    with pytest.raises(CorpusError, match=r"If it is text, add: --as-text \.xml"):
+        RecordReader(written(tmp_path, "src/app.xml", b"<a/>"))
 
 
 @pytest.mark.parametrize("wrong", ["py", "*.py", ".", ".tar.gz", ""])
@@ -822,7 +827,7 @@ def test_suffixes_have_a_dot_in_front(tmp_path: Path, wrong: str) -> None:
 def test_limits_are_whole_numbers_of_any_size(limit: str, tmp_path: Path):
     """A line of at most -1 bytes would be no line at all: a file without records."""
     paths = [written(tmp_path, "a.jsonl", b'{"text": "a fish"}\n'), written(tmp_path, "b.md", b"# A\n\nfish")]
-    for wrong, error in ((0, ValueError), (-1, ValueError), ("600", TypeError), (None, TypeError)):
+    for wrong, error in ((0, ValueError), (-1, ValueError), ("600", TypeError), (6.5, TypeError)):
         with pytest.raises(error, match=limit):
             RecordReader(*paths, **{limit: wrong})  # type: ignore[arg-type]
     assert len(list(RecordReader(*paths, **{limit: 10**30}))) == 2  # type: ignore[arg-type]

@@ -61,10 +61,10 @@ def xlm_roberta_json() -> dict[str, Any]:
     }
 
 
-def write_tokenizer(folder: Path) -> None:
-    """Give a plain model this tokenizer."""
+def write_tokenizer(folder: Path, **settings: Any) -> None:
+    """Give a plain model this tokenizer, with settings besides the usual ones."""
     (folder / "tokenizer.json").write_text(json.dumps(xlm_roberta_json()))
-    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS))
+    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS | settings))
 
 
 def _special(token: str) -> dict[str, Any]:

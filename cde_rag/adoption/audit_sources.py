@@ -1,25 +1,30 @@
-"""Stores that an audit reads: Qdrant, Chroma, LanceDB and PostgreSQL with pgvector."""
+"""Stores of other applications, by their targets: those that an audit reads, and those that can be moved."""
 
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
-
-import numpy as np
+from urllib.parse import urlsplit
 
 from cde_rag._files import user_path
+from cde_rag.adoption.movable import Movable
+from cde_rag.adoption.move_journal import JOURNALS
+from cde_rag.adoption.positions import drawn, is_text, stored
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.indexing.audit import Source, StoredVector
-from cde_rag.stamps import stamped
 from cde_rag.stores.checks import MOST_ROWS
 
-_FORMS: Final = "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME or pgvector:URL#TABLE"
+_FORMS: Final = (
+    "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:URL#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME, "
+    "pgvector:URL#TABLE, langchain-faiss:FOLDER or llamaindex:FOLDER"
+)
+KINDS: Final = ("qdrant", "chroma", "lancedb", "pgvector", "langchain-faiss", "llamaindex")
+_USUAL_NAMES: Final = {"langchain-faiss": "index", "llamaindex": "default"}
 _OVERSAMPLED: Final = 8  # points that are drawn for each that is wanted, since some may have no text
-_PERMUTED: Final = 100_000  # positions at most that are drawn until enough of them have a text
 _TEXT_COLUMNS: Final = ("text", "document", "content", "page_content", "chunk")  # of LanceDB and pgvector, as they come
 
 
@@ -31,7 +36,9 @@ def source_of(
 
     Args:
         target: `qdrant:http://localhost:6333#papers`, `qdrant:folder#papers` (the client's local mode),
-            `chroma:folder#papers`, `lancedb:folder#papers` or `pgvector:postgresql://user@host/database#table`.
+            `chroma:folder#papers`, `chroma:http://localhost:8000#papers`, `lancedb:folder#papers`,
+            `pgvector:postgresql://user@host/database#table`, `langchain-faiss:folder` (`#index` by default) or
+            `llamaindex:folder` (`#default`).
         text: Location of the text: for Qdrant the payload key, or `langchain` or `llamaindex`; for LanceDB and pgvector
             the column. By default the first of the usual names.
         vector: Name of the vector, or column, if there are several.
@@ -41,17 +48,50 @@ def source_of(
         MissingExtraError: The client of that store is not installed.
         StoreError: There is no such store, it cannot be read, or the target is of another form.
     """
-    kind, _, rest = target.partition(":")
-    place, _, name = rest.rpartition("#")
-    openers = {"qdrant": _qdrant, "chroma": _chroma, "lancedb": _lancedb, "pgvector": _pgvector}
-    if kind not in openers or not place or not name:
-        raise StoreError(
-            f"Expected a target such as {_FORMS}, found another{f' of {kind}' if kind in openers else ''}."
-        )
-    secret = kind == "pgvector" or "@" in target
-    shown = f"{kind}:{'…' if secret else place}#{'…' if '@' in name else name}"
+    openers = {
+        "qdrant": _qdrant,
+        "chroma": _chroma,
+        "lancedb": _lancedb,
+        "pgvector": _pgvector,
+        "langchain-faiss": _langchain_faiss,
+        "llamaindex": _llamaindex,
+    }
+    kind, shown, place, name = _parts(target)
     with openers[kind](shown, place, name, text, vector, Random(seed)) as source:
         yield source
+
+
+@contextmanager
+def movable(target: str, *, text: str | None = None, seed: int = 0) -> Generator[Movable, None, None]:
+    """Open a store whose vectors can be replaced, for the duration of a `with`; see `cde_rag.adoption.reembedding`.
+
+    Raises:
+        MissingExtraError: The client of that store is not installed.
+        StoreError: As for `source_of`; or stores of that kind are not moved.
+    """
+    with source_of(target, text=text, seed=seed) as source:
+        if not isinstance(source, Movable):
+            raise StoreError(
+                f"{source.target}: expected Chroma, LangChain's FAISS or a folder of LlamaIndex, found another kind. "
+                "Its vectors stay: cde_rag.adoption.adopt makes new ones next to them (docs/migration.md)."
+            )
+        yield source
+
+
+def _parts(target: str) -> tuple[str, str, str, str]:
+    """Return kind, form for messages, place and name of a target.
+
+    Raises:
+        StoreError: It has another form.
+    """
+    kind, _, rest = target.partition(":")
+    place, _, name = rest.rpartition("#")
+    if kind in _USUAL_NAMES and "#" not in rest:
+        place, name = rest, _USUAL_NAMES[kind]
+    if kind not in KINDS or not place or not name:
+        raise StoreError(f"Expected a target such as {_FORMS}, found another{f' of {kind}' if kind in KINDS else ''}.")
+    secret = kind == "pgvector" or "@" in target
+    return kind, f"{kind}:{'…' if secret else place}#{'…' if '@' in name else name}", place, name
 
 
 class _Target:
@@ -72,18 +112,8 @@ class _Target:
         return self._target
 
     def stamp(self) -> str | None:
-        """Return None, since only Chroma has metadata."""
+        """Return None: these have no metadata that a stamp is in."""
         return None
-
-    def drawn(self, stored: int, count: int, read: Callable[[list[int]], list[StoredVector]]) -> list[StoredVector]:
-        """Read random rows by position until `count` of them have a text, or all are read."""
-        places = self._random.sample(range(stored), min(stored, _PERMUTED))
-        found: list[StoredVector] = []
-        for start in range(0, len(places), count):
-            found += read(sorted(places[start : start + count]))
-            if len(found) >= count:
-                break
-        return found[:count]
 
 
 class _Qdrant(_Target):
@@ -128,35 +158,7 @@ class _Qdrant(_Target):
             raise StoreError(f"{self._target}: expected texts, found payloads with {keys}. Give --text KEY.")
         vectors: list[Any] = [point.vector if self._vector == "" else point.vector[self._vector] for point in points]
         rows = zip(points, texts, vectors, strict=True)
-        return [_stored(str(point.id), text, vector) for point, text, vector in rows if text][:count]
-
-
-class _Chroma(_Target):
-    """A collection of Chroma."""
-
-    def __init__(self, target: str, random: Random, collection: Any) -> None:
-        super().__init__(target, random)
-        self._collection = collection
-
-    def count(self) -> int:
-        """Return the number of records."""
-        return int(self._collection.count())
-
-    def sample(self, count: int) -> list[StoredVector]:
-        """Draw random records that have a document."""
-
-        def read(places: list[int]) -> list[StoredVector]:
-            pages = [
-                self._collection.get(limit=1, offset=place, include=["documents", "embeddings"]) for place in places
-            ]
-            rows = [(page["ids"][0], page["documents"][0], page["embeddings"][0]) for page in pages if page["ids"]]
-            return [_stored(id_, text, vector) for id_, text, vector in rows if _is_text(text)]
-
-        return self.drawn(self.count(), count, read)
-
-    def stamp(self) -> str | None:
-        """Return the stamp in the collection's metadata, or None."""
-        return stamped(self._collection.metadata)
+        return [stored(str(point.id), text, vector) for point, text, vector in rows if text][:count]
 
 
 class _LanceDB(_Target):
@@ -180,12 +182,12 @@ class _LanceDB(_Target):
         def read(places: list[int]) -> list[StoredVector]:
             rows = zip(places, self._table.take_offsets(places).to_list(), strict=True)
             return [
-                _stored(str(row.get("id", place)), row[self._text], row[self._vector])
+                stored(str(row.get("id", place)), row[self._text], row[self._vector])
                 for place, row in rows
-                if _is_text(row[self._text]) and row[self._vector] is not None
+                if is_text(row[self._text]) and row[self._vector] is not None
             ]
 
-        return self.drawn(self.count(), count, read)
+        return drawn(self._random, self.count(), count, read)
 
 
 class _Pgvector(_Target):
@@ -223,7 +225,7 @@ class _Pgvector(_Target):
             "AND {vector} IS NOT NULL ORDER BY random() LIMIT %s"
         ).format(id=self._id, table=self._table, text=text, vector=vector)
         return [
-            _stored(id_, text, json.loads(vector))
+            stored(id_, text, json.loads(vector))
             for id_, text, vector in self._connection.execute(query, (min(count, MOST_ROWS),))
         ]
 
@@ -249,11 +251,54 @@ def _chroma(
     if "chromadb" not in sys.modules:  # what its older versions send, is set when a client is made
         os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
     chromadb = require("chromadb", "chroma")
-    _no_choice(target, text=text, vector=vector)
-    folder = str(_folder(target, place, "chroma.sqlite3"))
-    with _as_store_errors(target, chromadb.errors.ChromaError, OSError, RuntimeError, ValueError):
-        client = chromadb.PersistentClient(path=folder)
-        yield _Chroma(target, random, client.get_collection(name, embedding_function=None))
+    from cde_rag.adoption.chroma_collection import ChromaCollection
+
+    _no_choice(target, "Chroma", text=text, vector=vector)
+    errors = (chromadb.errors.ChromaError, OSError, RuntimeError, ValueError)
+    with _as_store_errors(target, *errors):
+        if "://" in place:
+            client, home = _chroma_server(chromadb, target, place), Path(f"{name}{JOURNALS}")
+        else:
+            folder = _folder(target, place, "chroma.sqlite3")
+            client, home = chromadb.PersistentClient(path=str(folder)), _journal(folder, name)
+        client.get_collection(name, embedding_function=None)
+        yield ChromaCollection(target, client, name, home, random)
+
+
+def _chroma_server(chromadb: Any, target: str, place: str) -> Any:
+    address = urlsplit(place)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise StoreError(f"{target}: expected an address such as http://localhost:8000, found another.")
+    ssl = address.scheme == "https"
+    return chromadb.HttpClient(host=address.hostname, port=address.port or (443 if ssl else 8000), ssl=ssl)
+
+
+@contextmanager
+def _langchain_faiss(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    from cde_rag.adoption.langchain_faiss import LangChainFaiss
+
+    _no_choice(target, "LangChain's FAISS", text=text, vector=vector)
+    folder = _folder(target, place, f"{name}.faiss")
+    yield LangChainFaiss(target, folder, name, _journal(folder, name), random)
+
+
+@contextmanager
+def _llamaindex(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    from cde_rag.adoption.llamaindex_folder import LlamaIndexFolder
+
+    _no_choice(target, "LlamaIndex", text=text, vector=vector)
+    folder = _folder(target, place, f"{name}__vector_store.json")
+    yield LlamaIndexFolder(target, folder, name, _journal(folder, name), random)
+
+
+def _journal(folder: Path, name: str) -> Path:
+    """Return the folder of a move's journal next to a store."""
+    folder = folder.resolve()
+    return folder.with_name(f"{folder.name}{JOURNALS}") / name
 
 
 @contextmanager
@@ -304,10 +349,10 @@ def _folder(target: str, place: str, expected: str) -> Path:
     raise StoreError(f"{target}: expected a folder with {expected}, found none at {place!r}.")
 
 
-def _no_choice(target: str, **given: str | None) -> None:
+def _no_choice(target: str, whose: str, **given: str | None) -> None:
     for option, value in given.items():
         if value is not None:
-            raise StoreError(f"{target}: Chroma has one text and one vector for each id; leave --{option} out.")
+            raise StoreError(f"{target}: {whose} has one text and one vector for each id; leave --{option} out.")
 
 
 def _one_of(names: list[str], asked: str | None, what: str) -> str:
@@ -338,11 +383,3 @@ def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
         if (record := reading(dialect)(payload)) is not None:
             return record.text
     return None
-
-
-def _is_text(text: object) -> bool:
-    return isinstance(text, str) and bool(text.strip())
-
-
-def _stored(id_: str, text: str, vector: Any) -> StoredVector:
-    return StoredVector(id_, text, np.asarray(vector, np.float32).reshape(-1))

@@ -16,8 +16,10 @@ from cde_rag.cli import (
     drift,
     evaluate,
     index,
+    reembed,
     serve,
     tune,
+    upgrade,
 )
 from cde_rag.cli.commands import command_line, moved
 
@@ -29,7 +31,10 @@ _SHORT = {  # in the list of commands, at 80 columns
     "inspect": "Show a collection's size, model and context.",
     "verify": "Compare a collection with its checksums.",
     "reindex": "Rebuild the BM25 and filter indexes.",
+    "upgrade": "Adopt the newest defaults, after a backup.",
     "audit": "Check that stored vectors were made from their texts.",
+    "reembed": "Move another application's vectors to a new model.",
+    "release": "End such a move: delete the vectors not in use.",
     "export": "Export a collection to one Parquet file.",
     "import": "Import a collection from an export.",
     "backup": "Back up a collection, and verify the copy.",
@@ -80,7 +85,10 @@ for command in (
     collections.inspect,
     collections.verify,
     collections.reindex,
+    upgrade.upgrade,
     audit.audit,
+    reembed.reembed,
+    reembed.release,
     copies.export,
     copies.import_,
     copies.backup,

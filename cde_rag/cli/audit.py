@@ -20,8 +20,9 @@ def audit(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME, pgvector:URL#TABLE; or "
-            "the folder or address of a collection of cde-rag.",
+            help="qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, chroma:URL#NAME, lancedb:FOLDER#NAME, "
+            "pgvector:URL#TABLE, langchain-faiss:FOLDER, llamaindex:FOLDER; or the folder or address of a collection "
+            "of cde-rag.",
         ),
     ],
     model: Annotated[
@@ -63,11 +64,11 @@ def audit(
     from cde_rag.adoption.audit_sources import source_of
     from cde_rag.indexing.audit import audit as compare
 
-    prefixes = _prefixes(document_prefix, query_prefix)
-    if _is_collection(target):
+    prefixes = prefixes_of(document_prefix, query_prefix)
+    if is_collection(target):
         found = _of_collection(target, model, sample, seed)
     else:
-        embedder = _embedder(model, context, prefixes)
+        embedder = embedder_of(model, context, prefixes)
         with source_of(target, text=text, vector=vector, seed=seed) as source:
             found = compare(source, embedder, sample=sample)
     if as_json:
@@ -78,9 +79,11 @@ def audit(
         raise typer.Exit(1)
 
 
-def _is_collection(target: str) -> bool:
+def is_collection(target: str) -> bool:
     """Return True if a target is the folder or address of a cde-rag collection."""
-    return not target.startswith(("qdrant:", "chroma:", "lancedb:", "pgvector:"))
+    from cde_rag.adoption.audit_sources import KINDS
+
+    return not target.startswith(tuple(f"{kind}:" for kind in KINDS))
 
 
 def _of_collection(place: str, model: str | None, sample: int, seed: int) -> "Audit":
@@ -89,12 +92,13 @@ def _of_collection(place: str, model: str | None, sample: int, seed: int) -> "Au
         return opened.audit(sample=sample, seed=seed)
 
 
-def _prefixes(document: str | None, query: str | None) -> dict[str, str] | None:
+def prefixes_of(document: str | None, query: str | None) -> dict[str, str] | None:
+    """Return the prefixes that two options name; None if neither is given."""
     given = {"document": document, "query": query}
     return None if document is query is None else {role: prefix or "" for role, prefix in given.items()}
 
 
-def _embedder(model: str | None, context: Path | None, prefixes: dict[str, str] | None) -> "Embedder":
+def embedder_of(model: str | None, context: Path | None, prefixes: dict[str, str] | None) -> "Embedder":
     """Load the embedder named by the options."""
     from cde_rag import CDEModel, Context, PlainEmbedder
     from cde_rag.embedders.active import loaded

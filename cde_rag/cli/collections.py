@@ -271,7 +271,8 @@ def inspect(
     from cde_rag.collection.info import inspect as inspect_store
 
     store = existing(collection, tenant)
-    fields = asdict(inspect_store(store))
+    inspection = inspect_store(store)
+    fields = asdict(inspection)
     if where is not None:
         fields["matching"] = store.count(where)
         if not fields["matching"]:
@@ -280,7 +281,9 @@ def inspect(
     if as_json:
         print_json(fields | {"erasure": erasures} if erasure else fields)
         return
-    print_fields(fields)
+    print_fields(fields | {"reading": inspection.reading.described})
+    if inspection.newer_defaults:
+        typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}", err=True)
     for one in erasures:
         kept = "" if one["active"] else ", kept next to the active one,"
         found = f"holds {one['gone']} of {one['context_size']} passages that are not in the collection any more"

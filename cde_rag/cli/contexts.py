@@ -1,13 +1,12 @@
 """The commands recontextualize and rollback."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cde_rag._validation import unique_keys
+from cde_rag.cli.audit import is_collection
 from cde_rag.cli.collections import (
     CollectionArgument,
     ModelOption,
@@ -29,6 +28,7 @@ from cde_rag.cli.output import (
     shown_place,
     updating,
 )
+from cde_rag.cli.reembed import JournalOption, OldContextOption, OldModelOption, rollback_move
 from cde_rag.errors import CorpusError
 
 _TIMED = 32  # documents that are embedded to measure the speed
@@ -37,6 +37,7 @@ _PROBED = 64
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
+    from cde_rag.evaluation.judged_questions import JudgedQuestion
     from cde_rag.indexing.backfill import Recontextualization
     from cde_rag.indexing.canary import Canary
     from cde_rag.indexing.recontextualization import Estimate
@@ -64,7 +65,7 @@ def recontextualize(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='Queries that must pass by vectors before the switch, JSONL: {"query": …, "ids": […]}.',
+            help="Judged questions that must pass by vectors before the switch.",
         ),
     ] = None,
     may_lose: Annotated[
@@ -90,18 +91,20 @@ def recontextualize(
     Examples:
       cde-rag recontextualize papers.faiss --dry-run
       cde-rag recontextualize papers.faiss --seed 1
-      cde-rag recontextualize papers.faiss --seed 1 --canary known_queries.jsonl
+      cde-rag recontextualize papers.faiss --seed 1 --canary judged.jsonl
       cde-rag recontextualize papers.faiss --to-model runs/first/model
       cde-rag recontextualize papers.faiss --workers 8  # embed in eight processes
       cde-rag recontextualize papers.faiss --ray auto  # or on a Ray cluster
     """
+    from cde_rag.evaluation.judged_questions import read_judged_questions
     from cde_rag.indexing.recontextualization import samples_the_same
     from cde_rag.models import CDEModel
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
-    known = None if canary is None else _canary(canary, may_lose)
+    questions = [] if canary is None else read_judged_questions(canary)  # a bad file is found before a model is loaded
     with open_collection(existing(collection, tenant), model) as opened:
+        known = _canary(questions, opened, may_lose) if questions else None
         target = None if to_model is None else CDEModel.from_pretrained(to_model)
         if dry_run:
             cost = opened.recontextualize(
@@ -168,10 +171,13 @@ def rollback(
     collection: CollectionArgument,
     tenant: TenantOption = None,
     model: ModelOption = None,
+    old_model: OldModelOption = None,
+    from_context: OldContextOption = None,
+    journal: JournalOption = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Return to the context before the last recontextualize.
+    """Return to the context before the last recontextualize, or to the vectors before a reembed.
 
     Documents added since are embedded in it first, and deleted ones stay deleted. To resume an interrupted command, run
     it again.
@@ -179,7 +185,11 @@ def rollback(
     \b
     Example:
       cde-rag rollback papers.faiss
+      cde-rag rollback chroma:chroma_db#papers
     """
+    if not is_collection(collection):
+        rollback_move(collection, old_model, from_context, journal, as_json=as_json)
+        return
     with (
         open_collection(existing(collection, tenant), model) as opened,
         progress_bar("rollback", "passages", shown=progress) as update,
@@ -188,28 +198,20 @@ def rollback(
     _print_report(report, as_json)
 
 
-def _canary(path: Path, may_lose: int) -> "Canary":
-    """Read the canary queries from a file."""
+def _canary(questions: "list[JudgedQuestion]", collection: "Collection", may_lose: int) -> "Canary":
+    """Return questions with the ids of the records that answer them; the canary itself finds unknown ids."""
+    from cde_rag.evaluation.own_questions import find_answers, known_records
     from cde_rag.indexing.canary import Canary
-    from cde_rag.readers.decoding import read_text
 
-    relevant: dict[str, list[str]] = {}
-    text = read_text(path)
-    try:
-        for number, line in enumerate(text.split("\n"), 1):
-            match json.loads(line, object_pairs_hook=unique_keys) if line.strip() else None:
-                case None:
-                    pass
-                case {"query": str(query), "ids": [_, *_] as ids}:
-                    relevant[query] = [str(id_) for id_ in cast(list[object], ids)]
-                case _:
-                    raise CorpusError(f'{path}, line {number}: expected {{"query": text, "ids": [id, …]}}.')
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, CorpusError):
-            raise
-        raise CorpusError(f"{path}: expected JSONL, could not parse it: {error}.") from error
-    if not relevant:
-        raise CorpusError(f"{path}: expected queries, found none.")
+    relevant: dict[str, list[str]] = {each.text: list(each.grades) for each in questions}
+    if not all(each.by_id for each in questions):
+        found = find_answers(questions, known_records(collection, questions), source="The canary", name="canary")
+        if found.dropped:
+            why = ", ".join(f"{count} × {reason}" for reason, count in found.dropped.items())
+            raise CorpusError(
+                f"The canary: expected an answer in the collection for each question, found: {why}. Mend it."
+            )
+        relevant = {each.text: list(each.grades) for each in found.data.questions}
     return Canary(relevant, may_lose=may_lose)
 
 

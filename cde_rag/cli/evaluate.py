@@ -1,15 +1,28 @@
 """The command evaluate."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cde_rag._files import user_path
+from cde_rag.cli.answers import (
+    DEFAULT,
+    AnswerOptions,
+    evaluate_collection,
+    evaluate_folders,
+    has_questions,
+    is_collection,
+)
+from cde_rag.cli.collections import TenantOption
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, updating
 
 if TYPE_CHECKING:
     from cde_rag.evaluation.report import SetResult
 
+ANSWER_SYSTEM_NAMES = "index, index_vectors, null, null_hybrid, bm25, minilm, hybrid."
 SYSTEM_NAMES = (
     "own, own_without_relevant, null, foreign, parents, bm25, minilm, centred, whitened, hybrid, own_hybrid, "
     "parents_hybrid, headers, headers_hybrid, siblings_mean, lead, whitened_lead, neighbours, late_chunking."
@@ -17,13 +30,17 @@ SYSTEM_NAMES = (
 
 
 def evaluate(
-    folders: Annotated[
-        list[Path],
+    sets: Annotated[
+        list[str],
         typer.Argument(
-            metavar="FOLDER", help="Retrieval sets in the layout of BEIR, conteb/NAME, or folders of Markdown."
+            metavar="SET",
+            help="Folders of pages with questions.jsonl; a COLLECTION and judged questions; retrieval sets in BEIR's "
+            "layout; conteb/NAME; or folders of Markdown.",
         ),
     ],
-    model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
+    model: Annotated[
+        str | None, typer.Option(help="Bundled name or folder. [default: cde-mini, or the collection's]")
+    ] = None,
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
     ] = None,
@@ -32,12 +49,37 @@ def evaluate(
         typer.Option(help="Random seed of the context; repeatable, for a mean over contexts. [default: 0]"),
     ] = None,
     system: Annotated[
-        list[str] | None, typer.Option(help=f"System to run; repeatable. [default: all] {SYSTEM_NAMES}")
+        list[str] | None,
+        typer.Option(
+            help=f"System to run; repeatable. [default: all] Of judged questions: {ANSWER_SYSTEM_NAMES} Of retrieval "
+            f"sets: {SYSTEM_NAMES}"
+        ),
     ] = None,
+    index: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTIONS",
+            help="For folders of pages: options of cde-rag index, such as '--headers section', or default for none. "
+            "Repeatable: further indexes are compared with the first one.",
+        ),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="For judged questions: keep the indexes there, so that the command can be run again and resumes.",
+        ),
+    ] = None,
+    tenant: TenantOption = None,
     foreign: Annotated[
         Path | None, typer.Option(help="Folder with the corpus of the foreign context. [default: the next set]")
     ] = None,
-    split: Annotated[str, typer.Option(help="Name of the judgments: qrels/SPLIT.tsv.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the judgments, qrels/SPLIT.tsv, or of corpora in sites.csv. [default: test; all corpora]"
+        ),
+    ] = None,
     parent_key: Annotated[
         str | None, typer.Option(metavar="FIELD", help="Field of a document that names its parent.")
     ] = None,
@@ -57,28 +99,57 @@ def evaluate(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a model's retrieval, compared with baselines that need no contextual model.
+    """Evaluate retrieval on judged questions, compared with baselines.
 
-    A set is a folder with corpus.jsonl, queries.jsonl (these also as .gz) and qrels/test.tsv. The table shows NDCG@10
-    of the corpus's own context, the null context, the context of a foreign corpus, BM25, all-MiniLM-L6-v2 and others,
-    with intervals for the differences. Values in JSON are fractions.
+    A folder of pages has pages/ (or pages.jsonl.gz) and questions.jsonl, whose lines have question and answers, each
+    with page and quote. The pages are indexed as by cde-rag index. A passage answers if it holds the quote. The table
+    shows MRR@10 and hits of answers and pages, and answers within the first 500, 1,000 and 2,000 tokens that are
+    returned; the baselines search the same passages: without context, all-MiniLM-L6-v2, BM25, both together.
 
-    conteb/NAME is a set of ConTEB, downloaded once from the Hugging Face hub; a local folder in its layout works, too.
-    The chunks of one document are each other's siblings.
+    A COLLECTION and a file of judged questions (such lines, with page and quote or with id, or what the page of
+    cde-rag serve saves) are evaluated alike.
 
-    In a folder of Markdown, the headings are the queries, and the sections under them, without the heading, the
-    documents: a first look if you have no queries of your users yet.
+    A retrieval set is a folder with corpus.jsonl, queries.jsonl (these also as .gz) and qrels/test.tsv. The table shows
+    NDCG@10 of many systems, with intervals for the differences; conteb/NAME is a set of ConTEB, downloaded once from
+    the Hugging Face hub, or a local folder in its layout. In a folder of Markdown, the headings are the queries, and
+    the sections under them the documents: a first look if you have no questions yet. Values in JSON are fractions.
 
     \b
     Examples:
+      cde-rag evaluate my-pages/
+      cde-rag evaluate my-pages/ --index default --index "--headers section"
+      cde-rag evaluate docs.faiss judged.jsonl
       cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid
-      cde-rag evaluate scifact/
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
       cde-rag evaluate conteb/covid-qa --system own --system late_chunking
       cde-rag evaluate handbook/ --parent-key page --system own --system parents
     """
+    of_questions = {"--index": index, "--work": work, "--tenant": tenant}
+    of_sets = {"--foreign": foreign, "--parent-key": parent_key, "--max-characters": max_characters, "--strict": strict}
+    in_collection = len(sets) == 2 and is_collection(sets[0])
+    if in_collection or any(has_questions(user_path(each)) for each in sets):
+        _refuse(of_sets, "retrieval sets")
+        options = _answer_options(
+            AnswerOptions(
+                systems=system or (),
+                indexes=index or [DEFAULT],
+                split=split,
+                work=None if work is None else user_path(work),
+                shown=progress,
+                as_json=as_json,
+            ),
+            {"--model": model, "--context-size": context_size, "--seed": (seed or [None])[0]},
+        )
+        if in_collection:
+            _refuse({"--index": index, "--context-size": context_size, "--seed": seed}, "folders of pages")
+            evaluate_collection(sets[0], user_path(sets[1]), options, model=model, tenant=tenant)
+        else:
+            _refuse({"--tenant": tenant, "a second --seed": (seed or [])[1:]}, "others")
+            evaluate_folders([user_path(folder) for folder in sets], options)
+        return
+    _refuse(of_questions, "judged questions")
     from cde_rag.evaluation import SYSTEMS
-    from cde_rag.evaluation import evaluate as evaluate_folders
+    from cde_rag.evaluation import evaluate as evaluate_sets
     from cde_rag.evaluation.harness import APPLIES
     from cde_rag.evaluation.markdown_set import is_markdown
 
@@ -86,14 +157,14 @@ def evaluate(
         raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(SYSTEMS)}", param_hint="--system")
     with progress_bar("evaluate", "systems", shown=progress) as update:
         update(0, None)
-        found = evaluate_folders(
-            folders,
-            model=model,
+        found = evaluate_sets(
+            sets,
+            model=model or "cde-mini",
             context_size=context_size,
             seeds=seed or [0],
             systems=system or tuple(SYSTEMS),
             foreign=foreign,
-            split=split,
+            split=split or "test",
             parent_key=parent_key,
             max_characters=max_characters,
             max_queries=max_queries,
@@ -106,10 +177,28 @@ def evaluate(
     typer.echo(str(found))
     if left := [name for name in system or () if name not in found.systems]:
         typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
-    for folder, result in zip(folders, found.sets, strict=True):
+    for folder, result in zip(map(Path, sets), found.sets, strict=True):
         if is_markdown(folder):
             counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"
             typer.echo(f"{folder}: {counts} of Markdown. {_advice(folder, result)}")
+
+
+def _refuse(given: Mapping[str, object], of: str) -> None:
+    """Refuse options that are not for these sets."""
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(f"it is for {of}; leave it out", param_hint=name)
+
+
+def _answer_options(options: AnswerOptions, further: Mapping[str, object]) -> AnswerOptions:
+    """Return options with their systems in order, and with those that every index has."""
+    from cde_rag.evaluation.answer_systems import ANSWER_SYSTEMS
+
+    if unknown := sorted(set(options.systems) - ANSWER_SYSTEMS.keys()):
+        raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(ANSWER_SYSTEMS)}", param_hint="--system")
+    words = [str(word) for name, value in further.items() if value is not None for word in (name, value)]
+    systems = [name for name in ANSWER_SYSTEMS if not options.systems or name in options.systems]
+    return replace(options, systems=systems, further=words)
 
 
 def _advice(folder: Path, result: "SetResult") -> str:

@@ -4,7 +4,7 @@ import csv
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,9 +93,32 @@ def index(
     title_field: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_text: Annotated[
         list[str] | None,
-        typer.Option(metavar="SUFFIX", help="Also read files of this suffix as text, such as .py; repeatable."),
+        typer.Option(metavar="SUFFIX", help="Also read files of this suffix as text, such as .xml; repeatable."),
     ] = None,
-    max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of a passage of text files.")] = 600,
+    code: Annotated[
+        bool | None,
+        typer.Option(
+            "--code/--no-code",
+            help="Read the source code in folders. [default: the collection's; for a new one, if most texts are code]",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Maximum tokens of a passage of text files, as the model counts them; kept in the collection. "
+            "[default: the collection's; 160 for a new one]",
+        ),
+    ] = None,
+    overlap: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Tokens that a passage repeats of the one before; kept. [default: the collection's, 0]"
+        ),
+    ] = None,
+    max_characters: Annotated[
+        int | None, typer.Option(min=1, help="Maximum characters of a passage, in place of tokens; kept.")
+    ] = None,
     max_line_bytes: Annotated[
         int, typer.Option(min=1, help="Longest line of JSONL or CSV; a longer one is a bad record.")
     ] = 64 * 2**20,
@@ -123,7 +146,8 @@ def index(
     """Upsert documents into a collection, which is created if necessary.
 
     Reads JSONL (fields id, text and optionally title), CSV and TSV with a header (these also as .gz), Parquet, and
-    text and Markdown files, which are split into passages; with the extra documents also PDF, HTML, Word, PowerPoint.
+    text, Markdown and notebook files, which are split into passages; with the extra documents also PDF, HTML, Word,
+    PowerPoint.
     Other fields become metadata for filters; cells of a CSV are strings, also if they look like numbers.
 
     A new collection first samples its context from the documents and keeps it; later documents are embedded in the same
@@ -143,7 +167,7 @@ def index(
       # also delete documents that left the folder
       cde-rag index docs/ docs.faiss --sync
       cde-rag index docs/ docs.faiss --sync --dry-run  # show the changes first
-      cde-rag index src/ code.faiss --as-text .py --as-text .toml
+      cde-rag index src/ code.faiss --code --as-text .toml
       # headings in front of each passage
       cde-rag index docs/ docs.faiss --headers section
       cde-rag index chunks.parquet books.faiss --parent-key book
@@ -162,7 +186,6 @@ def index(
         *sources,
         fields=Fields(parent=parent_key, **roles),
         skip_bad=skip_bad,
-        max_characters=max_characters,
         max_line_bytes=max_line_bytes,
         as_text=as_text or (),
     )
@@ -177,6 +200,7 @@ def index(
         headers=None if headers is None else [name.strip() for name in headers.split(",") if name.strip()],
         windows=windows,
         tenant=tenant,
+        changes=_changes(max_tokens, overlap, max_characters, code=code),
         model=model,
         context_size=context_size,
         seed=seed,
@@ -193,6 +217,17 @@ def index(
         plan(reader, options)
     else:
         run(reader, options)
+
+
+def _changes(
+    max_tokens: int | None, overlap: int | None, max_characters: int | None, *, code: bool | None
+) -> dict[str, Any]:
+    """Return the rules of reading that options change."""
+    given = {"tokens": max_tokens, "characters": max_characters, "overlap": overlap, "code": code}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if "tokens" in changes and "characters" in changes:
+        raise typer.BadParameter("it goes not with --max-tokens; leave one of them out", param_hint="--max-characters")
+    return changes
 
 
 def _check_ray(excluded: bool) -> None:

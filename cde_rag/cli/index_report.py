@@ -49,7 +49,7 @@ def print_unread(reader: "RecordReader") -> None:
         if rows := sorted(_ROWS & unread.keys()):
             remedy += f" Name files of rows ({', '.join(rows)}) one by one: cde-rag index FILE COLLECTION."
         if options := as_text_options(unread):
-            remedy += f" To read them as text, add {options}."
+            remedy += f" To read them, add {options}."
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
     if reader.empty_files:
         stored = "Passages that are stored of them stay; --sync deletes them."

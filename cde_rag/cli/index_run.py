@@ -1,9 +1,10 @@
 """Runs of the command index: on this machine, as a dry run, and on a Ray cluster."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection, When
     from cde_rag.indexing.pending import EmbedReport
     from cde_rag.indexing.upsert import AddReport, Progress
-    from cde_rag.readers import RecordReader
+    from cde_rag.models.cde_model import CDEModel
+    from cde_rag.readers import Reading, RecordReader
     from cde_rag.records import Record
     from cde_rag.stores.store import Store
 
@@ -42,6 +44,7 @@ class IndexOptions:
         headers: Fields in front of each text; None for the collection's.
         windows: Read long texts in windows, in a new collection.
         tenant: Name of the tenant, if the collection has tenants.
+        changes: Rules by which files become passages, other than the collection's or the newest.
         model: Name or folder of the model; None for the collection's, or that of new ones.
         context_size: Documents of a new collection's context; None for the model's number.
         seed: Random seed of their sample.
@@ -59,6 +62,7 @@ class IndexOptions:
     headers: list[str] | None
     windows: bool
     tenant: str | None
+    changes: Mapping[str, Any]
     model: str | None
     context_size: int | None
     seed: int
@@ -92,6 +96,7 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         StoreError: The collection was made with other options, or cannot be written.
     """
     from cde_rag.indexing.replacement import missing_documents
+    from cde_rag.readers.reading import NEWEST
 
     try:
         _check_found(reader, options)
@@ -108,14 +113,29 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         deleted = _delete_others(opened, reader, others)
         documents = opened.count()
         print_missing(missing_documents(opened.store, reader))
-    if report.truncated and reader.splits:
-        shorter = reader.max_characters * 3 // 5
-        typer.echo(f"Of text files --max-characters {shorter} would make shorter passages.", err=True)
+    if report.truncated and reader.splits and reader.decided.tokens is None:
+        typer.echo(
+            f"Of text files --max-tokens {NEWEST.tokens} makes passages that the model reads completely.", err=True
+        )
     counts = {**asdict(report), "skipped": reader.skipped, "deleted": report.deleted + deleted}
     print_result(options.path, documents, counts, as_json=options.as_json)
 
 
+def _follow(reader: "RecordReader", stored: "Reading", options: IndexOptions) -> None:
+    """Let a reader split files by some rules, with the changes of the options."""
+    if options.changes:
+        try:
+            reader.reading = stored.with_changes(options.changes)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--overlap") from error
+    reader.read_as(stored)
+
+
 def _check_found(reader: "RecordReader", options: IndexOptions) -> None:
+    from cde_rag.readers.reading import NEWEST
+
+    _follow(reader, NEWEST, options)
+    reader.count_with(lambda texts: sum(map(len, texts)), None)  # until the model is there
     if next(iter(reader), None) is None and not reader.skipped:
         raise CorpusError(
             f"{', '.join(options.sources)}: expected documents, found none. Is it the right file or folder?"
@@ -128,6 +148,7 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
 
     store = at(options.path) if options.tenant is None else _tenant_store(options.tenant, options)
     if store is None or not store.exists():
+        _count_tokens(reader, options)
         new = len({record.id for record in reader})
         nothing = dict.fromkeys(("replaced", "updated", "unchanged", "deleted"), 0)
         return {"documents": 0, "added": new, "embedded": new, "skipped": reader.skipped, **nothing}
@@ -145,6 +166,15 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
 
 
+def _count_tokens(reader: "RecordReader", options: IndexOptions) -> "CDEModel":
+    """Let a reader count the tokens of a new collection's model; return the model."""
+    from cde_rag import CDEModel
+
+    model = CDEModel.from_pretrained(options.model or "cde-mini")
+    reader.count_with(partial(model.count_tokens, windows=False), model.identity.max_length)
+    return model
+
+
 def _tenant_store(name: str, options: IndexOptions) -> "Store | None":
     """Return the store of a tenant; None if there is none yet."""
     from cde_rag import Tenants
@@ -160,10 +190,13 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
     from cde_rag.field_names import key_of
     from cde_rag.indexing.replacement import locate
+    from cde_rag.readers.reading import reading_of
 
     opened = open_collection(store, options.model)
     _check_options(opened, options)
     locate(reader, store)
+    _follow(reader, reading_of(store.manifest().settings), options)
+    opened.prepare_reader(reader)
     size = opened.embedder.context.size
     kept = (
         f"exists and keeps its context of {in_passages(size)}" if size else "has no context; recontextualize makes one"
@@ -222,12 +255,12 @@ def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store"
 
 def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
     """Create a collection and count the sources' records; reads them once, before anything is written."""
-    from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
+    from cde_rag import Collection, Context, ContextualEmbedder
     from cde_rag.field_names import key_of
     from cde_rag.indexing.headers import with_headers
     from cde_rag.records import embedded_text
 
-    new, headers = CDEModel.from_pretrained(options.model or "cde-mini"), options.headers or []
+    new, headers = _count_tokens(reader, options), options.headers or []
     records: Iterable[Record] = reader
     if headers:
         records = with_headers(reader, {"headers": headers}, ContextualEmbedder(new, Context.null(new)))
@@ -358,18 +391,24 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
     """
     from cde_rag import distributed
     from cde_rag.indexing.replacement import locate, missing_documents
+    from cde_rag.readers.reading import NEWEST, READING, reading_of
 
-    path = options.path
+    path, model = options.path, options.model
     if at(path).exists():
-        with open_collection(at(path), options.model) as opened:
+        with open_collection(at(path), model) as opened:
+            model = model or opened.store.manifest().settings["model"]
             _check_options(opened, options)
             locate(reader, opened.store)
+            _follow(reader, reading_of(opened.store.manifest().settings), options)
             reader.fields = replace(reader.fields, parent=opened.parent_key)
+    else:
+        _follow(reader, NEWEST, options)
     distributed.connect(None if address == "local" else address)
     dataset = distributed.read_sources(
         options.sources,
         reader.fields,
-        max_characters=reader.max_characters,
+        reading=reader.decided,
+        model=model,
         max_line_bytes=reader.max_line_bytes,
         roots=reader.roots,
     )
@@ -386,6 +425,7 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
             workers=options.workers,
             on_progress=updating(update),
         )
+    at(path).update_settings({READING: reader.decided.settings()})
     print_missing(missing_documents(at(path), reader))
     if "://" not in path:
         typer.echo(f"The shards stay in {path}.shards; delete the folder when no run needs them.", err=True)

@@ -28,7 +28,7 @@ LINE_S = 10.0  # seconds between two lines of progress in a pipe
 _SCALES = {
     "vectors": "cosine of query and passage, -1 to 1",
     "bm25": "BM25, from 0 up",
-    "hybrid": "0 to 1, vectors and words together, relative to this query",
+    "hybrid": "0 to 1, vectors and words together",
 }
 _LINES = 8  # of a text on a terminal
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
@@ -112,23 +112,30 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
 
 
 def _place(hit: "Hit") -> str | None:
-    """Return `path:line` of a passage of a text file, as editors open it, if the file still has the passage."""
-    from cde_rag.readers.decoding import decoded
-    from cde_rag.readers.passages import FOLDER_KEY, MARKDOWN, PARENT_KEY, TEXT
+    """Return `path:line` of a passage of a text file, as editors open it, or the path and page of a document's.
 
-    source, folder, offset = (hit.metadata.get(key) for key in (PARENT_KEY, FOLDER_KEY, "offset"))
-    if not isinstance(source, str) or not isinstance(offset, int):
+    The line is that of the passage in the file as it is now, if the file still has it.
+    """
+    from cde_rag.readers.decoding import decoded
+    from cde_rag.readers.passages import document_of, file_of, place_in_file
+    from cde_rag.records import Record
+
+    path, offset = file_of(hit.metadata), hit.metadata.get("offset")
+    if path is None or not isinstance(offset, int) or not path.is_file():
         return None
-    path = Path(folder, source.partition("/")[2]) if isinstance(folder, str) else Path(source)
-    if not path.is_absolute() or path.suffix.lower() not in MARKDOWN | TEXT:
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    if document_of(Record(hit.id, hit.text, hit.title, hit.metadata)) is None:
         return None
+    line = hit.metadata.get("line")
+    if not isinstance(line, int):
+        place = place_in_file(hit.metadata)
+        return f"{shown}, {place}" if place else None
     try:
         text = decoded(path.read_bytes())
     except (OSError, ValueError):
         return None
     begin = offset if text.startswith(hit.text, offset) else text.find(hit.text)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return None if begin < 0 else f"{shown}:{text.count(chr(10), 0, begin) + 1}"
+    return f"{shown}:{line if begin < 0 else text.count(chr(10), 0, begin) + 1}"
 
 
 def print_scale(by: str) -> None:
@@ -291,6 +298,11 @@ def explain_no_hits(
     if by == "bm25":
         hint = "none of them has a word of the query at this offset and score"
         return f"{matching:,} of {all_:,} passages match; {hint}."
+    if by == "hybrid" and not narrowed:
+        return (
+            "no passage has a word of the query, and none is nearer to it than to random letters. "
+            "--by vectors has the nearest."
+        )
     return f"{matching:,} of {all_:,} passages match, none beyond the offset with such a score."
 
 

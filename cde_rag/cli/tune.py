@@ -9,11 +9,9 @@ import typer
 
 from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
 from cde_rag.cli.output import JsonOption, print_json, shown_place
-from cde_rag.errors import CorpusError
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
-    from cde_rag.evaluation.beir import JudgedQueries
     from cde_rag.evaluation.hybrid_weight import WeightChoice
 
 
@@ -23,8 +21,8 @@ def tune(
         Path | None,
         typer.Argument(
             metavar="JUDGED",
-            help="Folder with queries.jsonl and qrels/SPLIT.tsv over ids of the collection; the page of cde-rag serve "
-            "saves one.",
+            help="Judged questions: lines with question and answers (page and quote, or id), what the page of cde-rag "
+            "serve saves, or a folder in the layout of BEIR.",
         ),
     ] = None,
     weight: Annotated[
@@ -46,13 +44,13 @@ def tune(
 
     \b
     Examples:
-      cde-rag tune docs.faiss judged/
+      cde-rag tune docs.faiss judged.jsonl
       cde-rag tune docs.faiss --weight 0.65      # back to the default
     """
     from cde_rag.collection.settings import HYBRID_WEIGHT
 
     if (judged is None) == (weight is None):
-        raise typer.BadParameter("name a folder of judged queries, or --weight", param_hint="JUDGED")
+        raise typer.BadParameter("name a file of judged questions, or --weight", param_hint="JUDGED")
     with contextlib.closing(existing(collection, tenant)) as store:
         place = shown_place(collection)
         if judged is None:
@@ -83,29 +81,18 @@ def tune(
             typer.echo(f"{place} is unchanged, since the gain is not sure. {hint}")
 
 
-def _chosen(collection: "Collection", folder: Path, split: str) -> "WeightChoice":
-    """Search both ways by the judged queries, and choose."""
-    from cde_rag.evaluation.beir import read_judged_queries
+def _chosen(collection: "Collection", judged: Path, split: str) -> "WeightChoice":
+    """Search both ways by the judged questions that have an answer in the collection, and choose."""
     from cde_rag.evaluation.hybrid_weight import tuned_weight
+    from cde_rag.evaluation.judged_questions import read_judged_questions
+    from cde_rag.evaluation.own_questions import find_answers, known_records
 
-    known = _known(collection, read_judged_queries(folder, split=split), folder)
-    return tuned_weight(collection.searcher, known, current=collection.inspect().hybrid_weight)
-
-
-def _known(collection: "Collection", found: "JudgedQueries", folder: Path) -> "JudgedQueries":
-    """Leave out queries without a relevant document in the collection."""
-    ids = sorted(set[str]().union(*found.judgments))
-    there = {record.id for record in collection.get(ids)}
-    kept = [place for place, judged in enumerate(found.judgments) if there.intersection(judged)]
-    if not kept:
-        raise CorpusError(
-            f"{folder}: expected judgments of ids that the collection has, found {ids[0]!r:.80} and {len(ids) - 1} "
-            "others, none of them there. cde-rag search --json prints the collection's ids."
-        )
-    if left := len(found.ids) - len(kept):
-        typer.echo(f"{left} of {len(found.ids)} queries have no answer in the collection: they are left out.", err=True)
-    ids, queries, judgments = (tuple(each[place] for place in kept) for each in found[:3])
-    return found._replace(ids=ids, queries=queries, judgments=judgments)
+    questions = read_judged_questions(judged, split=split)
+    found = find_answers(questions, known_records(collection, questions), source=str(judged), name="collection")
+    if left := len(questions) - len(found.queries.ids):
+        why = ", ".join(f"{count} × {reason}" for reason, count in found.dropped.items())
+        typer.echo(f"{left} of {len(questions)} questions are left out: {why}.", err=True)
+    return tuned_weight(collection.searcher, found.queries, current=collection.inspect().hybrid_weight)
 
 
 def _described(choice: "WeightChoice") -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast, overload
 
 from cde_rag._validation import check_ids, check_positive, check_whole, named_keywords
+from cde_rag.collection.first_context import is_due, move
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.context.sampling import Strategy
@@ -27,8 +28,10 @@ from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.indexing.upsert_plan import first_records
-from cde_rag.readers import RecordReader
+from cde_rag.readers import Reading, RecordReader
+from cde_rag.readers.reading import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
+from cde_rag.search.calibration import Calibration, calibrate, is_calibration_due
 from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, marginal_relevance, ranking_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Rerank
@@ -353,7 +356,7 @@ class Collection(ProcessBound):
             len(texts) if isinstance(texts, Sized) else None,
             _prepared(records, self._settings, self._active.last),
         )
-        return self._writer.add(prepared, total, on_progress, later=_is_later(embed))
+        return self._finished(self._writer.add(prepared, total, on_progress, later=_is_later(embed)))
 
     @overload
     def add_records(
@@ -411,9 +414,44 @@ class Collection(ProcessBound):
             return self._planned(records)
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
+        self._keep_reading(records)
         prepared = _prepared(records, self._settings, self._active.last)
         later = _is_later(embed)
-        return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later)
+        return self._finished(
+            self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later)
+        )
+
+    def _finished(self, report: AddReport) -> AddReport:
+        """Move a collection that began without documents, and calibrate one that grew, where that is due."""
+        if report.added:
+            if is_due(self._settings, self.store):
+                move(self)
+                self._settings = self.store.manifest().settings
+            self._calibrate_if_due()
+        return report
+
+    def _calibrate_if_due(self) -> None:
+        if is_calibration_due(self._settings, self.store, self._active.last.fingerprint):
+            self.calibrate()
+
+    def calibrate(self) -> Calibration | None:
+        """Measure what random letters and the collection's own passages find, for the scale of hybrid scores.
+
+        Collections are calibrated by themselves as they grow from 64 records on, and when they move to another
+        Context. One that an earlier version made is searched without a scale until this call.
+
+        Returns:
+            None if the model has no vector of random letters; nothing is changed then.
+
+        Raises:
+            ContextMismatchError: The collection was moved to another model, which is not here under its name.
+            StoreError: The collection is empty, or the store cannot be written.
+        """
+        if not self.store.count():
+            raise StoreError("Expected documents, found an empty collection: there is nothing to calibrate on.")
+        made = self._active.use(lambda embedder: calibrate(self.store, embedder))
+        self._settings = self.store.manifest().settings
+        return made
 
     @named_keywords
     def embed_pending(
@@ -446,7 +484,35 @@ class Collection(ProcessBound):
     def _planned(self, records: Iterable[Record]) -> AddPlan:
         """Count the writes and embeddings of `add_records`."""
         documents = _documents_of(records, self.store)
+        self.prepare_reader(records)
         return self._writer.plan(_prepared(records, self._settings, self._active.last), documents)
+
+    def prepare_reader(self, records: Iterable[Record]) -> Reading | None:
+        """Let a reader split files as this collection does, by its rules and its model's tokens, unless it has others.
+
+        `add_records` does so by itself; call it to see the passages before.
+
+        Args:
+            records: A RecordReader; other records are passed over.
+
+        Returns:
+            The rules that the reader follows; None if it splits no files.
+
+        Raises:
+            StoreFormatError: A newer version of the library made the collection.
+        """
+        if not isinstance(records, RecordReader) or not records.splits:
+            return None
+        embedder = self._active.last
+        records.count_with(embedder.count_tokens, embedder.context.identity.max_length)
+        return records.read_as(reading_of(self._settings))
+
+    def _keep_reading(self, records: Iterable[Record]) -> None:
+        """Prepare a reader, and keep its rules for later ones."""
+        reading = self.prepare_reader(records)
+        if reading is not None and reading != reading_of(self._settings):
+            self.store.update_settings({READING: reading.settings()})
+            self._settings = self.store.manifest().settings
 
     @named_keywords
     def search(
@@ -472,7 +538,9 @@ class Collection(ProcessBound):
             k: Maximum number of hits.
             by: "hybrid", "vectors" or "bm25"; see `searcher`.
             where: A filter over the metadata; see `cde_rag.stores.filters`.
-            score_threshold: Minimum score of a hit, on the scale of this ranking.
+            score_threshold: Minimum score of a hit, on the scale of this ranking. By "hybrid" it compares queries, from
+                0 (as near as random letters) to 1 (as the collection's own text), if the collection is calibrated;
+                a query that finds no more than random letters has no hits then.
             offset: Number of hits to skip: the next page begins at `offset + k`. Pages of an unchanged collection are
                 consistent if it is searched exactly; the cost of a page grows with its offset. Pages after the
                 end of the ranking are empty.
@@ -786,7 +854,9 @@ class Collection(ProcessBound):
         moved = self.store, self._active, self.parent_key, wanted
         if dry_run:
             return recontextualization.dry_run(*moved, canary=canary, grace_s=grace_s)
-        return recontextualization.recontextualize(*moved, canary=canary, grace_s=grace_s, on_progress=on_progress)
+        done = recontextualization.recontextualize(*moved, canary=canary, grace_s=grace_s, on_progress=on_progress)
+        self._calibrate_if_due()
+        return done
 
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
         """Return to the Context before the last `recontextualize`; repeat the call to resume if interrupted.

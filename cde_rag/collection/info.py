@@ -7,10 +7,12 @@ from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
 from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS, of_corpus
+from cde_rag.readers.reading import NEWEST, Reading, reading_of
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage
 from cde_rag.stores.store import Store
+from cde_rag.stores.text_analysis import NEWEST as NEWEST_ANALYZER
 from cde_rag.stores.text_analysis import analyzer_of
 
 
@@ -35,7 +37,9 @@ class Inspection:
         context_documents_seen: Number of texts that the sample was drawn from.
         context_created: UTC, ISO 8601.
         windows: True if texts longer than the model's window are read in windows, False if they are cut.
+        reading: Rules by which files become passages: their length, the titles of pages, whether source code is read.
         library_version: Version of cde-rag when the collection was created.
+        newer_defaults: What new collections have and this one has not, in words.
         tenant: Name of its tenant, if there are tenants.
         pending: Number of records that wait for their vectors.
         common_context: True if it is in the common context of all tenants, not in one of its own texts.
@@ -57,7 +61,9 @@ class Inspection:
     context_documents_seen: int
     context_created: str
     windows: bool
+    reading: Reading
     library_version: str
+    newer_defaults: tuple[str, ...] = ()
     tenant: str | None = None
     common_context: bool = False
     pending: int = 0
@@ -89,11 +95,31 @@ def inspect(store: Store) -> Inspection:
         context_documents_seen=context.manifest.documents_seen,
         context_created=context.manifest.created,
         windows=context.identity.windows,
+        reading=reading_of(manifest.settings),
         library_version=manifest.settings["library_version"],
+        newer_defaults=newer_defaults(store),
         tenant=manifest.settings.get("tenant"),
         pending=store.count_pending(),
         common_context=manifest.settings.get("common_context") == manifest.fingerprint,
     )
+
+
+def newer_defaults(store: Store) -> tuple[str, ...]:
+    """Return what new collections have and this one has not, in words; `cde-rag upgrade` adopts it.
+
+    Raises:
+        StoreError: There is no collection in the store.
+    """
+    settings = store.manifest().settings
+    reading, analyzer = reading_of(settings), analyzer_of(settings).name
+    found: list[str] = []
+    if reading.tokens is None:
+        found.append(f"passages of {NEWEST.described} in place of {reading.described.partition(',')[0]}")
+    if reading.rules < NEWEST.rules:
+        found.append("a page's own title in place of its first heading")
+    if analyzer != NEWEST_ANALYZER.name:
+        found.append(f"analyzer {NEWEST_ANALYZER.name} in place of {analyzer}")
+    return tuple(found)
 
 
 def verify(store: Store) -> list[Damage]:

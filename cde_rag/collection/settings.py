@@ -6,7 +6,10 @@ from typing import Any, Final
 from cde_rag._version import __version__
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.indexing.headers import check_headers
+from cde_rag.readers.reading import NEWEST as NEWEST_READING
+from cde_rag.readers.reading import READING
 from cde_rag.records import check_key
+from cde_rag.search.calibration import CALIBRATION
 from cde_rag.stores.store import Store
 from cde_rag.stores.text_analysis import ANALYZER, NEWEST
 
@@ -43,6 +46,8 @@ def settings_of(embedder: Embedder, parent_key: str | None, headers: Sequence[st
         "parent_key": parent_key,
         **({"headers": headers} if headers else {}),
         ANALYZER: NEWEST.name,
+        READING: NEWEST_READING.settings(),
+        CALIBRATION: {},
         "model": embedder.context.identity.name,
         "library_version": __version__,
     }

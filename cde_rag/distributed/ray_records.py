@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,8 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, require
 from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.replacement import DocumentRecords
-from cde_rag.readers import Fields, RecordReader
+from cde_rag.models.cde_model import CDEModel
+from cde_rag.readers import Fields, Reading, RecordReader
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.passages import document_of
 from cde_rag.readers.tables import arrow_rows
@@ -60,8 +62,10 @@ def read_sources(
     sources: Sequence[str],
     fields: Fields,
     *,
-    max_characters: int,
     max_line_bytes: int,
+    max_characters: int | None = None,
+    reading: Reading | None = None,
+    model: str | None = None,
     roots: Iterable[Path] = (),
 ) -> Any:
     """Return a `ray.data.Dataset` of the records in files and folders; each source is read by one task.
@@ -69,19 +73,24 @@ def read_sources(
     Args:
         sources: As of `RecordReader`, at the same path on every machine.
         fields: As of `RecordReader`.
-        max_characters: As of `RecordReader`.
         max_line_bytes: As of `RecordReader`.
+        max_characters: As of `RecordReader`.
+        reading: As of `RecordReader`; that of new collections by default.
+        model: Name or folder of the model whose tokens are counted; by default cde-mini.
         roots: As of `RecordReader`, besides the folders among the sources.
 
     Raises:
         CorpusError: Here, if a source does not exist; in tasks, if one cannot be read, or holds a bad record.
     """
-    reading = _ReadSource(fields, max_characters, max_line_bytes, frozenset(roots))
-    reading = replace(reading, roots=reading.reader(*sources).roots)
+    read = _ReadSource(fields, max_characters, reading, model, max_line_bytes, frozenset(roots))
+    together = read.reader(*sources)
+    if max_characters is None:  # source code is read of all sources, or of none
+        read = replace(read, reading=together.decided)
+    read = replace(read, roots=together.roots)
     files = require("ray.data", EXTRA).from_items(
         [{"source": str(user_path(source))} for source in sources], override_num_blocks=len(sources)
     )
-    return files.map_batches(reading, batch_format="pyarrow", batch_size=1)
+    return files.map_batches(read, batch_format="pyarrow", batch_size=1)
 
 
 @dataclass(frozen=True)
@@ -91,12 +100,16 @@ class _ReadSource:
     Attributes:
         fields: As of `RecordReader`.
         max_characters: As of `RecordReader`.
+        reading: As of `RecordReader`.
+        model: Name or folder of the model whose tokens are counted.
         max_line_bytes: As of `RecordReader`.
         roots: As of `RecordReader`.
     """
 
     fields: Fields
-    max_characters: int
+    max_characters: int | None
+    reading: Reading | None
+    model: str | None
     max_line_bytes: int
     roots: frozenset[Path]
 
@@ -107,6 +120,7 @@ class _ReadSource:
             fields=self.fields,
             max_characters=self.max_characters,
             max_line_bytes=self.max_line_bytes,
+            reading=self.reading,
         )
         reader.roots |= self.roots
         return reader
@@ -116,6 +130,9 @@ class _ReadSource:
         arrow = require("pyarrow", EXTRA)
         for source in table.column("source").to_pylist():
             reader = self.reader(source)
+            if self.model is not None:
+                model = CDEModel.from_pretrained(self.model)
+                reader.count_with(partial(model.count_tokens, windows=False), model.identity.max_length)
             records = iter(reader)
             while part := list(islice(records, _ROWS)):
                 passages = [reader.documents.get(document_of(record) or "") for record in part]

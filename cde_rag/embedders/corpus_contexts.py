@@ -97,6 +97,13 @@ def fit(
     )
 
 
+def first_context(model: Model) -> Context:
+    """Return the Context of a collection that has no documents yet: the null one, or of generic texts without it."""
+    if model.identity.is_plain:
+        return bare(model, model.identity)
+    return Context.null(model) if model.has_null else Context.generic(model)
+
+
 def bare(model: Model, identity: ModelIdentity) -> Context:
     """Return the Context without a corpus: the null context, or that of the model's fixed texts."""
     fixed, vectors = model.fixed

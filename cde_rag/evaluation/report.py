@@ -199,7 +199,7 @@ class Evaluation:
         lines += table([["", *self.systems], *self._rows()])
         if self.differences:
             headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]
-            pairs = [[" − ".join(pair), *_described(found)] for pair, found in self.differences.items()]
+            pairs = [[" − ".join(pair), *described(found)] for pair, found in self.differences.items()]
             columns = len(headings) if any(found.sets for found in self.differences.values()) else len(headings) - 1
             lines += ["", *table([row[:columns] for row in (headings, *pairs)])]
         if self.foreign_corpus is not None:
@@ -256,7 +256,8 @@ def _percent(fraction: float | None) -> str:
     return "" if fraction is None else f"{100 * fraction:.1f}"
 
 
-def _described(difference: Difference) -> list[str]:
+def described(difference: Difference) -> list[str]:
+    """Return mean and intervals of a difference in percent, for a table."""
     intervals = (difference.queries, difference.sets)
     return [
         f"{100 * difference.mean:+.2f}",

@@ -16,7 +16,8 @@ from typing import Final
 from cde_rag.errors import StoreError
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.columns import UnusableError
-from cde_rag.readers.passages import document_of, file_of, kind_of, source_of, text_of
+from cde_rag.readers.passages import document_of, file_of, kind_of, page_of, source_of
+from cde_rag.readers.reading import NEWEST_RULES
 from cde_rag.records import Record, Row
 from cde_rag.stores.store import Store
 
@@ -303,7 +304,8 @@ def _contains(file: Path, passages: Sequence[str]) -> bool:
     if not file.is_file() or (file.suffix.lower() in documents.DOCUMENTS and not documents.readable()):
         return False
     try:
-        text = text_of(file, kind_of(file, frozenset())).markdown
+        kind = kind_of(file, frozenset())
+        texts = [page_of(file, kind, rules, file.name).text for rules in range(1, NEWEST_RULES + 1)]
     except UnusableError:
         return False
-    return any(passage in text for passage in passages)
+    return any(passage in text for passage in passages for text in texts)

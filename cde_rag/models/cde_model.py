@@ -130,7 +130,8 @@ class CDEModel(Model):
                 "search_document: " by default. Also trained: "classification: " and "clustering: ".
 
         Raises:
-            MissingExtraError: The runtime is not installed, or none is; published models in torch need the extra `hub`.
+            MissingExtraError: The runtime is not installed, or none is; published models in torch need the
+                extra `transformers`.
             ModelError: There is no such model; its files are incomplete, damaged, too large, pickled or of a newer
                 format; it is not in the cache and there is no network; or the runtime does not run it.
         """

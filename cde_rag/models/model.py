@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float32
 
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
-from cde_rag.errors import ModelError, TruncationWarning, warn_user
+from cde_rag.errors import ModelError, TruncationError, TruncationWarning, warn_user
 from cde_rag.models.files.vector_cache import PlainVectors
 
+MOST_UNREAD: Final = 0.05  # share of the tokens of a call's texts; beyond it the rest cannot be found at all
 CHECKED: Final = 8  # vectors given to `keep` that are compared with the model's own
 QUERY: Final = 0  # rows of the second stage's `roles`
 DOCUMENT: Final = 1
@@ -39,6 +40,26 @@ def warn_truncated(truncated: Bool[np.ndarray, " texts"], identity: ModelIdentit
             f"{count} of {len(truncated)} texts exceed the limit of {identity.max_length} tokens of {identity.name} "
             "and were truncated. Split long documents.",
             TruncationWarning,
+        )
+
+
+def check_read(model: "Model", texts: Sequence[str], remedy: str) -> None:
+    """Refuse texts of which a model that truncates would leave more than 5 % of the tokens unread.
+
+    Args:
+        model: Model that embeds them without windows.
+        texts: Texts of one call.
+        remedy: Setting that avoids it, for the message.
+
+    Raises:
+        CorpusError: A text is blank or holds a lone surrogate.
+        TruncationError: More than 5 % of their tokens are beyond the model's limit.
+    """
+    read, there = (model.count_tokens(texts, windows=windows) for windows in (False, True))
+    if there and 1 - read / there > MOST_UNREAD:
+        raise TruncationError(
+            f"Expected texts within the limit of {model.identity.max_length} tokens of {model.identity.name}, found "
+            f"{len(texts)} of which {1 - read / there:.0%} would not be read, and so not be found. {remedy}"
         )
 
 

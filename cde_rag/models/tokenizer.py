@@ -59,6 +59,10 @@ class TextTokenizer:
         """Number of tokens that are added to a text, such as [CLS] and [SEP]."""
         return self._tokenizer.num_special_tokens_to_add(is_pair=False)
 
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of all tokens of a text of any length, special tokens apart; none of an empty text."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
     def first_id(self, text: str) -> int:
         """Return the id of the first token of a text, special tokens apart.
 

@@ -34,7 +34,7 @@ _MIB: Final = 2**20
 
 
 def serve(memory: int) -> None:
-    """Convert the files that standard input names, one JSON string a line, until it ends.
+    """Convert the files that standard input names, one JSON array of path and `by_page` a line, until it ends.
 
     Args:
         memory: Bytes that a document may take.
@@ -49,7 +49,8 @@ def serve(memory: int) -> None:
     if before := _taken():
         _limit_memory(before + memory)
     for line in sys.stdin:
-        answer = _answer(Path(json.loads(line)), memory)
+        path, by_page = json.loads(line)
+        answer = _answer(Path(path), memory, by_page=by_page)
         answer["last"] |= _taken() - before > memory // _KEPT
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -57,9 +58,9 @@ def serve(memory: int) -> None:
             return
 
 
-def _answer(path: Path, memory: int) -> dict[str, Any]:
+def _answer(path: Path, memory: int, *, by_page: bool) -> dict[str, Any]:
     try:
-        markdown, title = converted(path)
+        markdown, title = converted(path, by_page=by_page)
         return {"markdown": markdown, "title": title, "last": False}
     except UnusableError as error:
         return {"refused": str(error), "last": False}
@@ -68,8 +69,14 @@ def _answer(path: Path, memory: int) -> dict[str, Any]:
         return {"refused": found, "last": True}
 
 
-def converted(path: Path) -> tuple[str, str]:
-    """Return a document's Markdown, and its `<title>` or "". Nothing is fetched from elsewhere, no plugin is loaded.
+def converted(path: Path, *, by_page: bool = False) -> tuple[str, str]:
+    """Return a document's Markdown, and its title: `<title>` of HTML, the metadata's of PDF, or "".
+
+    Nothing is fetched from elsewhere, no plugin is loaded.
+
+    Args:
+        path: The document.
+        by_page: Form feeds stand between the pages of a PDF, also where its converter leaves them out.
 
     Raises:
         MemoryError: It needs more memory than there is.
@@ -83,20 +90,54 @@ def converted(path: Path) -> tuple[str, str]:
             stream: BinaryIO = io.BytesIO(decoded_html(file.read()).encode("utf-8")) if suffix in HTML else file
             converter, described = _converters()[suffix]
             found = converter.convert(stream, described)
+            pages, title = [found.markdown], (found.title or "") if suffix in HTML else ""
+            if by_page and suffix == ".pdf":
+                pages, title = _pages_of_pdf(path, found.markdown)
     except (UnusableError, MemoryError):
         raise
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror or error}") from error
-    except Exception as error:  # of four libraries
+    except Exception as error:  # of five libraries
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UnusableError(f"not readable as {path.suffix}: {reason:.200}") from error
-    lines = "\n".join(line.rstrip() for line in re.split(r"\r?\n", found.markdown))
-    markdown = re.sub(r"\n{3,}", "\n\n", lines)  # as markitdown's own entry does
+    markdown = "\f".join(map(_clean, pages))
     if len(markdown) > CHARACTERS:
         raise UnusableError(
             f"expected at most {CHARACTERS:,} characters of text in a document, found {len(markdown):,}; split it"
         )
-    return markdown, (found.title or "") if suffix in HTML else ""
+    return markdown, title
+
+
+def _clean(markdown: str) -> str:
+    """Return Markdown without spaces at ends of lines and with single blank lines, as markitdown's own entry does."""
+    lines = "\n".join(line.rstrip() for line in re.split(r"\r?\n", markdown))
+    return re.sub(r"\n{3,}", "\n\n", lines)
+
+
+def _pages_of_pdf(path: Path, markdown: str) -> tuple[list[str], str]:
+    """Return the Markdown of each page of a PDF, and the title in its metadata or "".
+
+    The converter joins the pages of a PDF with forms; there each page is converted for itself.
+
+    Args:
+        path: The PDF.
+        markdown: Its Markdown, with form feeds after pages, unless it has forms.
+    """
+    pdfium: Any = require("pypdfium2", "documents")
+    with pdfium.PdfDocument(path) as document:
+        title: str = document.get_metadata_value("Title")
+        if "\f" in markdown or len(document) < 2:
+            return markdown.removesuffix("\f").split("\f"), title
+        converter, described = _converters()[".pdf"]
+        pages: list[str] = []
+        for number in range(len(document)):
+            with pdfium.PdfDocument.new() as one:
+                one.import_pages(document, [number])
+                stream = io.BytesIO()
+                one.save(stream)
+            stream.seek(0)
+            pages.append(converter.convert(stream, described).markdown.rstrip("\f"))
+        return pages, title
 
 
 @lru_cache(1)

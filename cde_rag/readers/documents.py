@@ -31,14 +31,18 @@ def readable() -> bool:
 
 
 class Converted(NamedTuple):
-    """A file as Markdown, and its own title: `<title>` of HTML, or ""."""
+    """A file as Markdown, and its own title: `<title>` of HTML, the metadata's of PDF, or ""."""
 
     markdown: str
     title: str
 
 
-def convert(path: Path) -> Converted:
+def convert(path: Path, *, by_page: bool = False) -> Converted:
     """Convert a file to Markdown, in another process, which bounds its time and memory; see `conversion`.
+
+    Args:
+        path: The file.
+        by_page: As of `conversion.converted`.
 
     Raises:
         MissingExtraError: markitdown is not installed.
@@ -53,7 +57,7 @@ def convert(path: Path) -> Converted:
     if not converter.is_usable():
         converter = _Converter()
     try:
-        answer = converter.answer(path)
+        answer = converter.answer(path, by_page=by_page)
     except BaseException:  # its answer may come yet
         converter.end()
         raise
@@ -88,7 +92,7 @@ class _Converter:
         """Return False if the process has ended, or belongs to the process that this one was forked from."""
         return self._caller == os.getpid() and self._process.poll() is None
 
-    def answer(self, path: Path) -> dict[str, Any]:
+    def answer(self, path: Path, *, by_page: bool) -> dict[str, Any]:
         """Return the answer of `conversion.serve`.
 
         Raises:
@@ -101,7 +105,7 @@ class _Converter:
         timer.daemon = True
         timer.start()
         try:
-            requests.write(json.dumps(str(path.absolute())) + "\n")
+            requests.write(json.dumps([str(path.absolute()), by_page]) + "\n")
             requests.flush()
             line = answers.readline()
         except BrokenPipeError:

@@ -2,21 +2,40 @@
 
 import re
 from bisect import bisect_right
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple, cast
 
 from cde_rag.errors import require
-from cde_rag.readers.titles import LONGEST, front_matter
+from cde_rag.readers.titles import LONGEST, front_matter, restructured_text_titles
 
 _LINE_END = r"(?:\r\n?|\n)"
 _MARKUP = re.compile(r"<!--.*?(?:-->|\Z)|</?[A-Za-z][\w-]*(?:\s[^<>]*)?/?>", re.DOTALL)  # of HTML; the rest is words
+_MARKED = {
+    "=": re.compile(r"^(={1,6})[ \t]+(\S[^\r\n]*)", re.MULTILINE),
+    "*": re.compile(r"^(\*{1,9})[ \t]+(?:(?:TODO|DONE)[ \t]+)?(\S[^\r\n]*)", re.MULTILINE),
+}
+_TAGS = re.compile(r"[ \t]+:[\w@#%:]+:[ \t]*$")  # of Org
+_BLOCK = re.compile(
+    r"^(?P<mark>-{4,}|\.{4,}|```+)[^\S\n]*$.*?^(?P=mark)[^\S\n]*$|^[ \t]*#\+begin_(\w+).*?^[ \t]*#\+end_\2",
+    re.MULTILINE | re.DOTALL | re.IGNORECASE,
+)
 
 
 class Heading(NamedTuple):
-    """A heading: `level` 1 to 6, `text` without markup's marks, at most `LONGEST` characters, and where it starts."""
+    """A heading.
+
+    Attributes:
+        level: 1 for the highest; 6 is the lowest of Markdown.
+        text: Without markup's marks, at most `LONGEST` characters.
+        start: Where it begins, in characters.
+        end: Where it ends.
+    """
 
     level: int
     text: str
     start: int
+    end: int
 
 
 class Headings:
@@ -38,10 +57,7 @@ class Headings:
         self._ends: list[int] = []  # of these
         self._read(markdown)
         self._starts = [heading.start for heading in self.all]
-        self._paths: list[tuple[Heading, ...]] = [()]  # above what follows so many headings
-        for heading in self.all:
-            above = (higher for higher in self._paths[-1] if higher.level < heading.level)
-            self._paths.append((*above, heading))
+        self._paths = _paths(self.all)
 
     def above(self, start: int) -> tuple[Heading, ...]:
         """Return the headings above the first words from a position on, from the highest to the lowest level.
@@ -70,10 +86,68 @@ class Headings:
             content = tokens[number + 1].content if token.type in ("heading_open", "paragraph_open") else token.content
             if token.type == "heading_open" and "\n" not in content:
                 if text := _plain(parser, content, references):
-                    self.all.append(Heading(int(token.tag[1:]), text, lines[first]))
+                    self.all.append(Heading(int(token.tag[1:]), text, lines[first], lines[last]))
             elif token.type not in ("hr", "paragraph_open", "html_block") or _MARKUP.sub("", content).strip():
                 self._words.append(lines[first])
                 self._ends.append(lines[last])
+
+
+class TextHeadings:
+    """The headings of a text in another format, such as reStructuredText.
+
+    Args:
+        text: The text.
+        headings: Its headings, in order.
+
+    Attributes:
+        all: In order.
+    """
+
+    def __init__(self, text: str, headings: Sequence[Heading]) -> None:
+        self.all = list(headings)
+        self._text = text
+        self._starts = [heading.start for heading in self.all]
+        self._paths = _paths(self.all)
+
+    def above(self, start: int) -> tuple[Heading, ...]:
+        """Return the headings above the first words from a position on; as `Headings.above`."""
+        passed = bisect_right(self._starts, start)
+        for heading in self.all[passed:]:
+            if self._text[start : heading.start].strip():
+                break
+            start, passed = heading.end, passed + 1
+        return self._paths[passed]
+
+
+def restructured_text_headings(text: str) -> list[Heading]:
+    """Return the titles of reStructuredText as headings, with levels in the order in which their styles occur."""
+    lines = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
+    levels: dict[str, int] = {}
+    return [
+        Heading(levels.setdefault(title.style, len(levels) + 1), title.text, lines[title.first], lines[title.last + 1])
+        for title in restructured_text_titles(text)
+    ]
+
+
+def marked_headings(text: str, mark: Literal["=", "*"]) -> list[Heading]:
+    """Return the headings of AsciiDoc, marked by "=", or of Org, by "*"; none in blocks of code."""
+    blocks = [found.span() for found in _BLOCK.finditer(text)]
+    found: list[Heading] = []
+    for line in _MARKED[mark].finditer(text):
+        words = _TAGS.sub("", line[2]).strip() if mark == "*" else line[2].strip()
+        if words and not any(start <= line.start() < end for start, end in blocks):
+            text_ = words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
+            found.append(Heading(len(line[1]), text_, line.start(), line.end()))
+    return found
+
+
+def _paths(headings: Sequence[Heading]) -> list[tuple[Heading, ...]]:
+    """Return the headings above what follows so many of some headings, each below one of a higher level."""
+    paths: list[tuple[Heading, ...]] = [()]
+    for heading in headings:
+        above = (higher for higher in paths[-1] if higher.level < heading.level)
+        paths.append((*above, heading))
+    return paths
 
 
 def _plain(parser: Any, inline: str, references: dict[str, Any]) -> str:

@@ -6,9 +6,9 @@ import sys
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
@@ -18,22 +18,31 @@ from cde_rag._files import given_path
 from cde_rag._validation import check_list, check_positive
 from cde_rag.errors import CorpusError
 from cde_rag.field_names import names_of
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.passages import (
+    CODE,
     MARKDOWN,
+    PAGES,
     PARENT_KEY,
     TEXT,
+    PassageRules,
     document_of,
     file_passages,
     folder_files,
     folder_passages,
+    is_mostly_code,
     kind_of,
 )
+from cde_rag.readers.reading import NEWEST, OLD, Reading
 from cde_rag.records import Record
 
-SPLIT = MARKDOWN | TEXT | DOCUMENTS
+SPLIT = MARKDOWN | TEXT | PAGES | CODE | DOCUMENTS
+MODEL: Final = "cde-mini"  # whose tokens are counted where no collection names another
 JSONL = frozenset({".jsonl", ".ndjson", ".json"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = ".parquet"
@@ -62,17 +71,21 @@ class RecordReader:
     records it upserts each alone.
 
     Args:
-        sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text or
-            Markdown file, with the extra `documents` a PDF, HTML, Word or PowerPoint file, a folder of these, or `"-"`
-            for JSONL on standard input.
+        sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text,
+            Markdown, notebook or source file, with the extra `documents` a PDF, HTML, Word or PowerPoint file, a folder
+            of these, or `"-"` for JSONL on standard input.
         fields: Mapping of fields; see `Fields` for the default. If sources are split into passages and no parent is
             named, the parent is `source`.
         skip_bad: Skip and count unusable records instead of raising at the first.
-        max_characters: Longest passage of a text file; with 600 few have more than 256 tokens.
+        max_characters: Longest passage of a text file in characters, read by the rules of 0.2:
+            `Reading(characters=max_characters, rules=1)`. None: as `reading` says.
         max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
-        as_text: Suffixes of further files that are read as plain text, such as ".py".
+        as_text: Suffixes of further files that are read as plain text, such as ".xml".
+        reading: Rules by which files become passages. None: those of the collection that the records are added to, or
+            of new ones. A collection keeps the rules that are given here.
 
     Attributes:
+        reading: As given; may be set.
         fields: As given; may be set, such as to the parent of the collection that the records go to.
         documents: Number of passages of each document that the latest iteration read, by `source`; each is known before
             the document's first passage comes.
@@ -91,7 +104,7 @@ class RecordReader:
             a file that cannot be read on, or a record that cannot be used or has the id of another text, with its
             file, line and reason.
         TypeError: A limit that is no whole number.
-        ValueError: A limit below 1.
+        ValueError: A limit below 1, or both `max_characters` and `reading`.
 
     Example:
         >>> import json, tempfile
@@ -106,14 +119,21 @@ class RecordReader:
         *sources: str | Path,
         fields: Fields | None = None,
         skip_bad: bool = False,
-        max_characters: int = 600,
+        max_characters: int | None = None,
         max_line_bytes: int = tables.MAX_LINE_BYTES,
         as_text: Sequence[str] = (),
+        reading: Reading | None = None,
     ) -> None:
         self._as_text = _suffixes(as_text)
         self.skip_bad = skip_bad
         self.max_line_bytes = min(check_positive(max_line_bytes, "max_line_bytes"), sys.maxsize - 1)
-        self.max_characters = check_positive(max_characters, "max_characters")
+        if max_characters is not None:
+            if reading is not None:
+                raise ValueError("Give max_characters or reading, which has characters, too.")
+            reading = replace(OLD, characters=check_positive(max_characters, "max_characters"))
+        self.reading = reading
+        self._stored: Reading = NEWEST
+        self._counter: tuple[Callable[[Sequence[str]], int], int | None] | None = None
         self.foreign = self.skipped = 0
         self.empty_files: list[str] = []
         self._faults: dict[tuple[str, str], tuple[str, int]] = {}  # by file and reason: the first place, and how many
@@ -186,7 +206,38 @@ class RecordReader:
 
     def unread(self) -> Counter[str]:
         """Count the files in the folders that are not read, by suffix."""
-        return sum((folder_files(folder, self._as_text).unread for folder in self.folders), Counter[str]())
+        reading = self.rules().reading if self.folders else NEWEST
+        return sum((folder_files(folder, self._as_text, reading).unread for folder in self.folders), Counter[str]())
+
+    def count_with(self, count_tokens: Callable[[Sequence[str]], int], window: int | None) -> None:
+        """Count the tokens of a model from now on.
+
+        Args:
+            count_tokens: Counts the tokens of all texts as the model reads them, as of an Embedder.
+            window: Tokens that it reads of a text; None or 0 if it has no limit.
+        """
+        self._counter = count_tokens, window
+
+    def read_as(self, stored: Reading) -> Reading:
+        """Take the rules of a collection, unless others were given; return those that are followed."""
+        self._stored = stored
+        return self.decided
+
+    @property
+    def decided(self) -> Reading:
+        """The rules that are followed; whether source code is read is decided by the folders, if not by the rules."""
+        reading = self.reading or self._stored
+        if reading.code is None and self.folders:
+            return replace(reading, code=is_mostly_code(self.folders, self._as_text))
+        return reading
+
+    def rules(self) -> PassageRules:
+        """Return the rules that are followed, with the tokens of a model: by default those of cde-mini."""
+        reading = self.decided
+        if reading.tokens is not None and self._counter is None:
+            self.count_with(_tokens_of_mini, _mini()[1])
+        splitter = None if self._counter is None else reading.splitter(*self._counter)
+        return PassageRules(reading=reading, splitter=splitter, as_text=self._as_text)
 
     def _is_split(self, path: Path) -> bool:
         return path != STDIN and kind_of(path, self._as_text) is not None
@@ -198,8 +249,7 @@ class RecordReader:
     def _read(self, path: Path) -> Iterator[Found]:
         if path.is_dir() or self._is_split(path):
             read = folder_passages if path.is_dir() else file_passages
-            found = read(path, max_characters=self.max_characters, as_text=self._as_text, roots=self.roots)
-            yield from self._counted(found)
+            yield from self._counted(read(path, self.rules(), self.roots))
         elif _format(path) == PARQUET:
             yield from tables.records(tables.parquet_rows(path, self.fields), self.fields)
         elif path == STDIN:
@@ -229,6 +279,19 @@ class RecordReader:
         weakref.finalize(self, spool.close)
         shutil.copyfileobj(sys.stdin.buffer, spool)
         return spool
+
+
+@lru_cache(1)
+def _mini() -> tuple[TextTokenizer, int]:
+    """Return the tokenizer of cde-mini and its window, without its network."""
+    files = ModelSource.find(ModelName.parse(MODEL)).files
+    return files.tokenizer, files.config.max_length
+
+
+def _tokens_of_mini(texts: Sequence[str]) -> int:
+    """Count tokens as an embedder of cde-mini does."""
+    tokenizer, window = _mini()
+    return sum(len(row.ids) for row in tokenizer(texts, window))
 
 
 def _document(found: Record | UnusableError) -> str | None:

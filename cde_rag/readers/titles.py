@@ -1,7 +1,8 @@
-"""Titles that pages give themselves: in front matter, and as the first title of reStructuredText and AsciiDoc."""
+"""Titles that pages give themselves: in front matter, as a first heading, in metadata; as a last resort their names."""
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -29,6 +30,15 @@ _TARGET: Final = re.compile(r"`([^`<]*?)\s*(?:<[^`>]*>)?`_{0,2}")
 _MARKS: Final = re.compile(r"``|`|(?<!\S)\*{1,2}(?=\S)|(?<=\S)\*{1,2}(?!\w)|\\(?=[^\w\s])|\\ ")
 _ASCIIDOC: Final = re.compile(r"^=[ \t]+(\S.*?)[ \t]*\r?$", re.MULTILINE)
 _ASCIIDOC_SECTION: Final = re.compile(r"^={2,6}[ \t]+\S", re.MULTILINE)
+_ORG: Final = re.compile(r"^#\+title:[ \t]*(\S.*?)[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
+_MDX: Final = re.compile(
+    r"""^export[ ]+const[ ]+(?:meta|metadata|frontMatter)\b[^=\n]{0,100}=[ ]*\{[^{}]{0,2000}?\btitle["']?:\s*
+    (["'`])((?:[^"'`\\\n]|\\.|(?!\1)["'`]){1,500})\1""",
+    re.MULTILINE | re.VERBOSE,
+)
+_FILE_NAME: Final = re.compile(r"\.(?:docx?|pdf|pptx?|indd|tex|dvi|ps|qxd|xlsx?)$", re.IGNORECASE)
+_NAMELESS: Final = re.compile(r"_?index|readme|\+page|default|_category_", re.IGNORECASE)
+_NUMBERED: Final = re.compile(r"^\d{1,3}[-_. ]+(?=\D)")
 
 
 class FrontMatter(NamedTuple):
@@ -55,8 +65,24 @@ def front_matter(text: str) -> FrontMatter:
     return _json(text)
 
 
-def restructured_text_title(text: str) -> str:
-    """Return the first title of reStructuredText, without markup; "" if there is none.
+class RestructuredTitle(NamedTuple):
+    """A title of reStructuredText.
+
+    Attributes:
+        text: Without markup.
+        style: The underline's character, twice if there is an overline; each style is a level.
+        first: Number of its first line, from 0, an overline included.
+        last: Number of the underline.
+    """
+
+    text: str
+    style: str
+    first: int
+    last: int
+
+
+def restructured_text_titles(text: str) -> Iterator[RestructuredTitle]:
+    """Yield the titles of reStructuredText.
 
     Source: reStructuredText Markup Specification, "Sections".
     """
@@ -70,8 +96,14 @@ def restructured_text_title(text: str) -> str:
         if not over and (above.strip() or title[0].isspace()):
             continue
         if len(line.rstrip()) >= min(len(title.strip()), _SHORTEST) and not _NO_TITLE.match(title):
-            return _short(_MARKS.sub("", _TARGET.sub(r"\1", _ROLE.sub("", title.replace("``", "`")))))
-    return ""
+            words = _short(_MARKS.sub("", _TARGET.sub(r"\1", _ROLE.sub("", title.replace("``", "`")))))
+            if words:
+                yield RestructuredTitle(words, line[0] * (1 + over), number - 1 - over, number)
+
+
+def restructured_text_title(text: str) -> str:
+    """Return the first title of reStructuredText, without markup; "" if there is none."""
+    return next((title.text for title in restructured_text_titles(text)), "")
 
 
 def asciidoc_title(text: str) -> str:
@@ -79,6 +111,52 @@ def asciidoc_title(text: str) -> str:
     section = _ASCIIDOC_SECTION.search(text)
     found = _ASCIIDOC.search(text, 0, section.start() if section else len(text))
     return _short(found[1]) if found else ""
+
+
+def org_title(text: str) -> str:
+    """Return the title of an Org file, of its line `#+TITLE:`; "" if it has none."""
+    found = _ORG.search(text)
+    return _short(found[1]) if found else ""
+
+
+def mdx_title(text: str) -> str:
+    """Return the title that an MDX page exports, in `meta`, `metadata` or `frontMatter`; "" if it exports none."""
+    found = _MDX.search(text)
+    return _short(_unescaped(found[2].replace("\\'", "'"))) if found else ""
+
+
+def first_line_title(text: str) -> str:
+    """Return the first line of a document without headings as its title; "" if it looks like a sentence or a number."""
+    line = next((words for line in text.splitlines() if (words := line.strip())), "")
+    if len(line) > LONGEST // 2 or not re.search(r"[^\W\d_]{3}", line) or line.endswith((".", ",", ";", ":")):
+        return ""
+    return _short(line.lstrip("#").strip())
+
+
+def stated_title(title: str) -> str:
+    """Return a title in a document's metadata; "" for the names that programs leave there."""
+    title = re.sub(r"^Microsoft (?:Word|PowerPoint) - ", "", title.strip())
+    if re.fullmatch(r"(?:untitled|document|presentation|slide|print|title|none)?[\s\d]*", title, re.IGNORECASE):
+        return ""
+    return "" if _FILE_NAME.search(title) else _short(title)
+
+
+def named_title(source: str) -> str:
+    """Return a file's name in words; that of its folder for names such as README and index.
+
+    Args:
+        source: The file's name, with those of folders above it if they are known.
+
+    Example:
+        >>> named_title("docs/02-getting_started.md"), named_title("docs/install/index.md")
+        ('getting started', 'install')
+    """
+    parts = [part for part in re.split(r"[/\\]", source) if part]
+    name = re.sub(r"(?<=.)\.\w{1,10}$", "", parts[-1])
+    if _NAMELESS.fullmatch(name) and len(parts) > 1 and parts[-2].strip("._- "):
+        name = parts[-2]
+    words = " ".join(_NUMBERED.sub("", name).replace("-", " ").replace("_", " ").split())
+    return _short(words or name) or name
 
 
 def _yaml_title(lines: list[str]) -> str:

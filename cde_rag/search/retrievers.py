@@ -14,6 +14,7 @@ from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import PendingVectorsWarning, TextIndexError, TextIndexWarning, warn_user
 from cde_rag.records import Hit, Hits, Record, embedded_text
+from cde_rag.search.calibration import Calibration, calibration_of
 from cde_rag.search.fusion import fuse
 from cde_rag.stores.engine import Found
 from cde_rag.stores.store import Store
@@ -118,8 +119,9 @@ class HybridRetriever:
 
     The number of hits that are fused does not depend on `limit`, so that a longer ranking begins with the shorter ones.
 
-    Both are searched in one state of the store, and only the records that are returned are read. While records wait for
-    their vectors, those of the best hits by BM25 are made within a time, and the search is repeated with them.
+    Both are searched in one state of the store, and only the records that are returned are read. Where the collection
+    is calibrated, convex scores are on its scale, and a query may find nothing. While records wait for their vectors,
+    those of the best hits by BM25 are made within a time, the search is repeated with them, and scores have no scale.
 
     Attributes:
         store: Store of the collection.
@@ -168,15 +170,17 @@ class HybridRetriever:
             written = state.matching(queries, self.candidates, where=where)
             if not state.manifest().may_wait:
                 missing = ()
-                return [state.hits(self._fused(*sides)[:limit]) for sides in zip(near, written, strict=True)]
+                settings = state.manifest().settings
+                known = calibration_of(settings, embedder.fingerprint) if self.fusion == "convex" else None
+                return [state.hits(self._fused(*sides, known)[:limit]) for sides in zip(near, written, strict=True)]
             pending, looked_at = state.count_pending(), _looked_at(state, written)
-            known, missing = self.on_demand.known(state, list(looked_at), embedder)
+            vectors_of, missing = self.on_demand.known(state, list(looked_at), embedder)
             found: list[list[Hit]] = []
             for query, by_vectors, by_words in zip(vectors, near, written, strict=True):
-                keys = {looked_at[id_]: vector for id_, vector in known.items()}
+                keys = {looked_at[id_]: vector for id_, vector in vectors_of.items()}
                 made = [Found(hit.key, _dot(keys[hit.key], query)) for hit in by_words if hit.key in keys]
                 both = sorted([*by_vectors, *made], key=lambda one: -one.score)[: self.candidates]
-                found.append(Hits(state.hits(self._fused(both, by_words)[:limit]), pending - len(made)))
+                found.append(Hits(state.hits(self._fused(both, by_words, None)[:limit]), pending - len(made)))
             return found
 
         try:
@@ -192,10 +196,12 @@ class HybridRetriever:
             )
             return self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where)
 
-    def _fused(self, vectors: Sequence[Found], words: Sequence[Found]) -> list[Found]:
+    def _fused(self, vectors: Sequence[Found], words: Sequence[Found], known: Calibration | None) -> list[Found]:
         read = {found.key: found.record for found in (*words, *vectors) if found.record is not None}
-        sides = ([(found.key, found.score) for found in side] for side in (vectors, words))
-        best = fuse(*sides, fusion=self.fusion, weight=self.weight, candidates=self.candidates)
+        near, written = ([(found.key, found.score) for found in side] for side in (vectors, words))
+        best = fuse(near, written, fusion=self.fusion, weight=self.weight, candidates=self.candidates)
+        if known is not None:
+            best = known.scaled(best, near, written, self.weight)
         return [Found(key, score, read.get(key)) for key, score in best]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cde_rag.readers import SECTION_KEY
+from cde_rag.readers.passages import place_in_file
 from cde_rag.records import Hit
 from cde_rag.server.language_model import Messages
 from cde_rag.server.search_results import public_metadata
@@ -23,6 +24,7 @@ def cited(hits: Sequence[Hit]) -> list[dict[str, Any]]:
             "id": hit.id,
             "title": hit.title,
             "section": str(hit.metadata.get(SECTION_KEY) or ""),
+            "place": place_in_file(hit.metadata),
             "score": hit.score,
             "text": hit.text,
             "metadata": public_metadata(hit.metadata),
@@ -32,8 +34,8 @@ def cited(hits: Sequence[Hit]) -> list[dict[str, Any]]:
 
 
 def heading(citation: dict[str, Any]) -> str:
-    """Return the heading of a citation: its number, title and section."""
-    named = [part for part in (citation["title"], citation["section"]) if part]
+    """Return the heading of a citation: its number, title, section, and page or lines."""
+    named = [part for part in (citation["title"], citation["section"], citation["place"]) if part]
     return f"[{citation['number']}] {' · '.join(named) or citation['id']}"
 
 

@@ -30,6 +30,7 @@ from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError
 from cde_rag.readers import SECTION_KEY
+from cde_rag.readers.passages import document_of, place_in_file
 from cde_rag.records import Record
 from cde_rag.search.fusion import Ranking
 from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
@@ -84,7 +85,7 @@ class CollectionTools:
             Field(description="hybrid, the default; vectors for meaning alone; bm25 for exact terms."),
         ] = "hybrid",
     ) -> list[dict[str, Any]]:
-        """Search a collection; returns passages, best first, with id, title, section, score and text.
+        """Search a collection; returns passages, best first, with id, title, section, place, score and text.
 
         Use `context` with the id of a hit to read the passages around it.
         """
@@ -252,4 +253,6 @@ def _shown(record: Record) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": record.id, "title": record.title}
     if isinstance(section, str):
         shown["section"] = section
+    if document_of(record) is not None and (place := place_in_file(record.metadata)):
+        shown["place"] = place
     return {**shown, "text": record.text}

@@ -67,6 +67,7 @@ def uploaded(
         place.mkdir()
         (place / filename).write_bytes(content)
         reader = RecordReader(place, skip_bad=True)
+        collection.prepare_reader(reader)
         records = [_placed(record, target, collection.parent_key) for record in reader]
     if reader.reports:
         reason = reader.reports[0].rpartition(f"{PLACE}/{filename}: ")[2]

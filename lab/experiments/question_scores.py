@@ -4,10 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cde_rag.evaluation.bm25 import word_hits
-from cde_rag.evaluation.ranking import Ranking, rank_hybrid, rank_vectors
-from cde_rag.models import CDEModel
-from cde_rag_training.questions.answer_scores import (
+from cde_rag.evaluation.answer_scores import (
     AnswerScores,
     JudgedPassages,
     answer_difference,
@@ -16,7 +13,10 @@ from cde_rag_training.questions.answer_scores import (
     mean_score,
     parts_of,
 )
-from cde_rag_training.questions.question_folder import SITES, read_corpora
+from cde_rag.evaluation.bm25 import word_hits
+from cde_rag.evaluation.question_folder import SITES, read_corpora
+from cde_rag.evaluation.ranking import Ranking, rank_hybrid, rank_vectors
+from cde_rag.models import CDEModel
 from lab.experiments.laboratory import Laboratory
 
 CONTEXTS = ("own", "null")

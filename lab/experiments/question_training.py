@@ -21,8 +21,10 @@ import numpy as np
 import torch
 
 from cde_rag._files import write_durably
+from cde_rag.evaluation.answer_scores import JudgedPassages, judged
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.intervals import Difference
+from cde_rag.evaluation.question_folder import TRAIN, UNNAMED, read_corpora, read_sites
 from cde_rag.models import CDEModel
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.readers.tables import jsonl_rows, opened
@@ -38,9 +40,7 @@ from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.loop.training import CARD, MODEL, train
 from cde_rag_training.networks.interpolation import merge_models
 from cde_rag_training.networks.start import load_start
-from cde_rag_training.questions.answer_scores import JudgedPassages, judged
 from cde_rag_training.questions.hard_negatives import HardNegativesConfig, hard_negatives
-from cde_rag_training.questions.question_folder import TRAIN, UNNAMED, read_corpora, read_sites
 from cde_rag_training.questions.question_pairs import evaluation_sets, write_lines, write_pairs
 from cde_rag_training.recipe import RecipeError, changed, read_recipe, read_tables, recipe_of
 from lab.experiments import bundled_pairs
@@ -195,7 +195,7 @@ class TrainingPlan:
         beside: Path,
         names: Sequence[str],
     ) -> None:
-        self.config, self.variants, self._data, self._work, self._names = config, variants, data, work, names
+        self.config, self.variants, self.data, self._work, self._names = config, variants, data, work, names
         self._sets_file = beside / config.sets
         work.mkdir(parents=True, exist_ok=True)
         self._claim()
@@ -215,7 +215,7 @@ class TrainingPlan:
         """Write the pairs of questions for training, without overlaps; return the folder."""
         folder = self._work / "pairs"
         if not (folder / "report.json").exists():
-            corpora = read_corpora(self._data / self.config.questions, self._chosen(evaluated=True))
+            corpora = read_corpora(self.data / self.config.questions, self.chosen(evaluated=True))
             write_pairs(corpora, folder, surrogate=self.surrogate, against=self._against())
         return folder
 
@@ -224,7 +224,7 @@ class TrainingPlan:
         path = self._work / "old.jsonl"
         if not path.exists():
             weights = {each.source: each.weight for each in self.config.old}
-            found = [each for each in bundled_pairs.pairs_beside_questions(self._data) if each.source in weights]
+            found = [each for each in bundled_pairs.pairs_beside_questions(self.data) if each.source in weights]
             wanted = SPARE * self.config.old_share * sum(1 for _ in PairReader(self.pairs() / f"{TRAIN}.jsonl.gz"))
             limits = {source: round(wanted * weight / sum(weights.values())) for source, weight in weights.items()}
             pairs = per_source(found, limits)
@@ -237,12 +237,12 @@ class TrainingPlan:
         """Write the hard negatives of each corpus, with the passages that stay; return the folder."""
         folder = self._work / "negatives"
         folder.mkdir(exist_ok=True)
-        missing = [name for name in self._chosen() if not (folder / f"{name}.jsonl.gz").exists()]
+        missing = [name for name in self.chosen() if not (folder / f"{name}.jsonl.gz").exists()]
         if not missing:
             return folder
         model = CDEModel.from_pretrained(self.config.start, runtime="torch")
         laboratory = Laboratory(model, [], self._work / "vectors")
-        for corpus in read_corpora(self._data / self.config.questions, missing):
+        for corpus in read_corpora(self.data / self.config.questions, missing):
             data = judged(corpus).part(self.config.passages, near=2)
             space = laboratory.space(data.texts, size=self.config.context)
             similarities = space.queries(data.queries) @ space.documents(data.texts).T
@@ -331,16 +331,16 @@ class TrainingPlan:
 
     def judged(self) -> list[JudgedPassages]:
         """Return the corpora that decide."""
-        folders = [self._data / each for each in self.config.development]
-        questions = self._data / self.config.questions
+        folders = [self.data / each for each in self.config.development]
+        questions = self.data / self.config.questions
         limit = self.config.evaluated_passages
         apart = sorted({site.split for site in read_sites(questions).values()} - {TRAIN})
         found = [one for split in apart for one in read_judged([questions], split=split, passages=limit)]
         return found + read_judged(folders, passages=limit)
 
-    def _chosen(self, *, evaluated: bool = False) -> list[str]:
+    def chosen(self, *, evaluated: bool = False) -> list[str]:
         """Return the corpora for training, and with `evaluated` the others too."""
-        sites = read_sites(self._data / self.config.questions)
+        sites = read_sites(self.data / self.config.questions)
         return [
             name
             for name, site in sites.items()
@@ -350,15 +350,15 @@ class TrainingPlan:
     def _against(self) -> list[Path]:
         held_out = self._work / "held-out.jsonl"
         if not held_out.exists():
-            bundled_pairs.write_pairs(bundled_pairs.held_out_pairs(self._data), held_out)
-        return [*(self._data / each for each in (*self.config.against, *self.config.development)), held_out]
+            bundled_pairs.write_pairs(bundled_pairs.held_out_pairs(self.data), held_out)
+        return [*(self.data / each for each in (*self.config.against, *self.config.development)), held_out]
 
     def _questions_apart(self) -> list[EvaluationTexts]:
-        sites = read_sites(self._data / self.config.questions)
+        sites = read_sites(self.data / self.config.questions)
         apart = [name for name, site in sites.items() if site.split != TRAIN]
         if not apart:
             return []
-        found = [judged(one) for one in read_corpora(self._data / self.config.questions, apart)]
+        found = [judged(one) for one in read_corpora(self.data / self.config.questions, apart)]
         return [EvaluationTexts(one.site.name, [each.text for each in one.passages], one.queries) for one in found]
 
     def _material(self, variant: Variant) -> tuple[list[Pair], list[CorpusPassage]]:
@@ -366,12 +366,12 @@ class TrainingPlan:
 
         The passages of every other corpus of a form have titles in front: it is of the source "FORM, titled".
         """
-        rows = chosen_questions(_rows(self.pairs() / f"{TRAIN}.jsonl.gz"), variant.config)
+        rows = chosen_questions(rows_of_file(self.pairs() / f"{TRAIN}.jsonl.gz"), variant.config)
         folder = self.negatives()
         pairs: list[Pair] = []
         passages: list[CorpusPassage] = []
         for name, source in sources_of(rows, least=self._fewest(variant)).items():
-            known = list(_rows(folder / f"{name}.jsonl.gz"))
+            known = list(rows_of_file(folder / f"{name}.jsonl.gz"))
             texts = {row["id"]: row for row in known if "id" in row}
             negatives = {row["question"]: row["negatives"] for row in known if "question" in row}
             shown = "embedded" if source.endswith(TITLED) else "text"
@@ -412,7 +412,7 @@ class TrainingPlan:
         return self.config.batch + max(phase.corpora.context.smallest for phase in variant.recipe.phases)
 
     def _set_rows(self, model: Path) -> list[SetRow]:
-        sets = read_sets(read_recipe(self._sets_file, SetsConfig), self._data)
+        sets = read_sets(read_recipe(self._sets_file, SetsConfig), self.data)
         figures = []
         for name in (self.config.start, str(model)):
             laboratory = Laboratory(CDEModel.from_pretrained(name, runtime="torch"), sets, self._work / "vectors")
@@ -497,7 +497,8 @@ def _every_other_titled(forms: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _rows(path: Path) -> list[Mapping[str, Any]]:
+def rows_of_file(path: Path) -> list[Mapping[str, Any]]:
+    """Read a file of JSON Lines, plain or gzip."""
     with opened(path) as file:
         return [parse() for _, parse in jsonl_rows(file, str(path))]
 

@@ -10,8 +10,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from cde_rag.evaluation.question_folder import QuestionCorpus, read_corpora
 from cde_rag_training.questions.published_questions import publish
-from cde_rag_training.questions.question_folder import QuestionCorpus, read_corpora
 from lab.experiments.question_scores import CONTEXTS, ScoreRow, System, read_judged, score_rows
 from lab.experiments.result_tables import write_table
 

@@ -16,12 +16,8 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import SmallContextWarning
-from cde_rag.evaluation.bm25 import word_hits
-from cde_rag.evaluation.intervals import PairedQueries, compare
-from cde_rag.models import CDEModel
-from cde_rag.search.fusion import fuse
-from cde_rag_training.questions.answer_passages import PagePassage
-from cde_rag_training.questions.answer_scores import (
+from cde_rag.evaluation.answer_passages import PagePassage
+from cde_rag.evaluation.answer_scores import (
     JudgedPassages,
     answer_difference,
     answer_scores,
@@ -29,7 +25,12 @@ from cde_rag_training.questions.answer_scores import (
     mean_score,
     parts_of,
 )
-from cde_rag_training.questions.question_folder import Answer, Site, UserQuestion, read_corpora
+from cde_rag.evaluation.bm25 import word_hits
+from cde_rag.evaluation.intervals import PairedQueries, compare
+from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion
+from cde_rag.evaluation.question_folder import Site, read_corpora
+from cde_rag.models import CDEModel
+from cde_rag.search.fusion import fuse
 from lab.experiments import user_questions
 from lab.experiments.question_scores import System, read_judged, score_rows, system_rankings
 
@@ -75,7 +76,7 @@ def test_passages_that_hold_a_quote_count(corpora: list[JudgedPassages]) -> None
 def test_answers_and_pages_are_ranked_among_ten_passages() -> None:
     """A page counts at the place of its first passage among distinct pages; the eleventh passage is not looked at."""
     passages = tuple(PagePassage(page, at, "", f"{page}{at}", f"{page}{at}") for page in "abcdef" for at in range(3))
-    question = UserQuestion("1", "?", "", (Answer("c", "c2"),))
+    question = JudgedQuestion("1", "?", "", (Answer("c", "c2"),))
     data = JudgedPassages(Site("made"), passages, 3 * (question,), 3 * (frozenset({"c#2"}),))
     first = ["a#0", "a#1", "b#0", "c#0", "c#2"]
     late = [*data.ids[:6], *data.ids[9:13], "c#2"]

@@ -17,15 +17,16 @@ from prepared_stub import stub_vectors
 from tiny import WORDS
 from tiny_run import start_folder
 
+from cde_rag.evaluation.answer_passages import PagePassage
+from cde_rag.evaluation.answer_scores import JudgedPassages
+from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion
+from cde_rag.evaluation.question_folder import Site
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.config import LossConfig
 from cde_rag_training.networks.interpolation import merge_models
-from cde_rag_training.questions.answer_passages import PagePassage
-from cde_rag_training.questions.answer_scores import JudgedPassages
 from cde_rag_training.questions.hard_negatives import HardNegativesConfig, hard_negatives
-from cde_rag_training.questions.question_folder import Answer, Site, UserQuestion
 from cde_rag_training.recipe import RecipeError
-from lab.experiments import bundled_pairs, question_training
+from lab.experiments import bundled_pairs, question_choices, question_training
 from lab.experiments.question_scores import ScoreRow
 from lab.experiments.question_training import (
     GatesConfig,
@@ -166,6 +167,14 @@ def test_the_plan_runs_and_resumes(data: Path, tmp_path: Path, monkeypatch: pyte
             assert set(row["negatives"]) <= known
     old = [json.loads(line) for line in (tmp_path / "old.jsonl").read_text().splitlines()]
     assert {row["source"] for row in old} == {"docs", "lfrqa"}
+    restored = tmp_path / "restored"
+    for step, work in (("write", tmp_path), ("restore", restored)):
+        files = [str(work), str(tmp_path / "choices.jsonl.gz"), "--plan", str(data / "plan.toml"), "--data", str(data)]
+        monkeypatch.setattr(sys, "argv", ["choices", step, *files])
+        question_choices.main()
+    for name in ("old.jsonl", "pairs/train.jsonl.gz", "negatives/bank.jsonl.gz", "negatives/boat.jsonl.gz"):
+        assert (restored / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert "text" not in {key for row in lines(tmp_path / "choices.jsonl.gz") for key in row}
     run(data, tmp_path, monkeypatch)
     told = capsys.readouterr().out
     assert len(list((tmp_path / "all/first-stage").iterdir())) == 1  # of both seeds
@@ -261,7 +270,7 @@ def test_a_merge_is_between_start_and_mean_in_all_tensors(tmp_path: Path) -> Non
 
 def judged_passages() -> JudgedPassages:
     passages = tuple(PagePassage(page, at, "", f"{page} {at}", f"{page} {at}") for page in "ab" for at in range(4))
-    question = UserQuestion("1", "?", "", (Answer("a", "a 0"),))
+    question = JudgedQuestion("1", "?", "", (Answer("a", "a 0"),))
     return JudgedPassages(Site("made"), passages, (question, question), (frozenset({"a#0"}), frozenset()))
 
 

@@ -107,7 +107,7 @@ def test_canary_queries_may_begin_with_a_byte_order_mark(run, collection: Path, 
     command = ("recontextualize", collection, "--seed", 1, "--canary", tmp_path / "known.jsonl", "--may-lose", 1)
     assert run(*command, "--json").stdout
     (tmp_path / "known.jsonl").write_text("Größe", encoding="latin-1")
-    assert "known.jsonl: not UTF-8: byte 0xf6" in run(*command, code=1).stderr
+    assert "known.jsonl, line 1: not UTF-8: byte 0xf6" in run(*command, code=1).stderr
 
 
 def test_mistakes(run, collection: Path, tmp_path: Path):

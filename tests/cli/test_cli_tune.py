@@ -63,6 +63,21 @@ def test_a_sure_weight_is_written_and_searches_use_it(run, collection: Path, jud
     assert run("verify", collection).stdout.endswith("is intact.\n")
 
 
+def test_lines_with_ids_or_quotes_choose_the_same_weight(run, collection: Path, judged: Path, tmp_path: Path):
+    expected = json.loads(run("tune", collection, judged, "--dry-run", "--json").stdout)
+    rows = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    queries = [json.loads(line)["text"] for line in (judged / "queries.jsonl").read_text().splitlines()]
+    ids = [{"question": query, "answers": [{"id": row["id"]}]} for query, row in zip(queries, rows, strict=True)]
+    quotes = [
+        {"question": query, "answers": [{"page": row["id"], "quote": row["text"]}]}
+        for query, row in zip(queries, rows, strict=True)
+    ]
+    for name, lines in (("ids", ids), ("quotes", quotes)):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        assert json.loads(run("tune", collection, file, "--dry-run", "--json").stdout) == expected
+
+
 def test_the_gain_is_over_the_weight_that_the_collection_has(run, collection: Path, judged: Path):
     run("tune", collection, "--weight", "1")
     found = json.loads(run("tune", collection, judged, "--json").stdout)
@@ -100,9 +115,9 @@ def test_wrong_use_says_what_to_do(run, collection: Path, judged: Path, tmp_path
     assert "--weight" in run("tune", collection, "--weight", "1.5", code=2).stderr
     strange = written(tmp_path / "strange", {f"river {number}": f"x{number}" for number in range(30)})
     error = run("tune", collection, strange, code=1).stderr
-    assert "expected judgments of ids that the collection has, found 'x0' and 29 others" in error
+    assert "Expected judgments of ids that the collection has, found 'x0' and 29 others" in error
     some = written(tmp_path / "some", {f"river {number}": f"d{number}" for number in range(70, 40, -1)})
     result = run("tune", collection, some, code=1)
-    assert "11 of 30 queries have no answer in the collection" in result.stderr
+    assert "11 of 30 questions are left out: 11 × a question for an id that the corpus does not have" in result.stderr
     assert "at least 20 judged queries to choose a weight, found 19" in result.stderr
     assert "expected queries.jsonl" in run("tune", collection, tmp_path, code=1).stderr

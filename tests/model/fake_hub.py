@@ -42,8 +42,12 @@ class FakeHub:
         self.server.server_close()
 
     def commit(self, repository: str) -> str:
-        files = sorted((self.root / repository).iterdir())
+        files = [self.root / repository / name for name in self.names(repository)]
         return hashlib.sha1(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
+
+    def names(self, repository: str) -> list[str]:
+        folder = self.root / repository
+        return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         path = unquote(urlsplit(request.path).path)
@@ -62,7 +66,7 @@ class FakeHub:
         elif path.startswith("/api/"):
             self.listing(request, repository)
         else:
-            self.file(request, repository, parts[4])
+            self.file(request, repository, "/".join(parts[4:]))
 
     def refuse(self, request: BaseHTTPRequestHandler, code: str, status: int) -> None:
         request.send_response(status)
@@ -71,13 +75,12 @@ class FakeHub:
         request.end_headers()
 
     def listing(self, request: BaseHTTPRequestHandler, repository: str) -> None:
-        files = sorted((self.root / repository).iterdir())
-        siblings = [self.sibling(each) for each in files]
+        siblings = [self.sibling(repository, name) for name in self.names(repository)]
         self.json(request, {"id": repository, "sha": self.commit(repository), "siblings": siblings})
 
     def tree(self, request: BaseHTTPRequestHandler, repository: str) -> None:
-        files = sorted((self.root / repository).iterdir())
-        entries = [{"type": "file", "path": each.name, "size": each.stat().st_size, "oid": "0"} for each in files]
+        sizes = {name: (self.root / repository / name).stat().st_size for name in self.names(repository)}
+        entries = [{"type": "file", "path": name, "size": size, "oid": "0"} for name, size in sizes.items()]
         self.json(request, entries)
 
     def json(self, request: BaseHTTPRequestHandler, value: object) -> None:
@@ -88,12 +91,13 @@ class FakeHub:
         request.end_headers()
         request.wfile.write(body)
 
-    def sibling(self, path: Path) -> dict[str, object]:
-        size = self.sizes.get(path.name, path.stat().st_size)
+    def sibling(self, repository: str, name: str) -> dict[str, object]:
+        path = self.root / repository / name
+        size = self.sizes.get(name, path.stat().st_size)
         if path.suffix != ".safetensors":
-            return {"rfilename": path.name, "size": size}
+            return {"rfilename": name, "size": size}
         lfs = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "size": size, "pointerSize": 134}
-        return {"rfilename": path.name, "size": size, "lfs": lfs}
+        return {"rfilename": name, "size": size, "lfs": lfs}
 
     def file(self, request: BaseHTTPRequestHandler, repository: str, name: str) -> None:
         path = self.root / repository / name

@@ -4,10 +4,16 @@ Contract: only config, weights and tokenizer are ever asked for; what was loaded
 manifest is pinned to a commit; every refusal says what to do.
 """
 
+import os
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 from fake_hub import FakeHub
 from golden import V1, V2, tokenizer_json, write_folder
 from plain_model import write_static
+from plain_replicas import write_encoder, write_router
 
 from cde_rag import CDEModel, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import MissingExtraError, ModelError
@@ -216,3 +222,33 @@ def test_a_plain_model(hub):
         PlainEmbedder("somebody/static", options=EmbedderOptions(device="cpu")).context.identity
         == plain.context.identity
     )
+
+
+WITHOUT_TORCH = """
+import sys
+for name in ("torch", "transformers", "sentence_transformers"):
+    sys.modules[name] = None
+from cde_rag import EmbedderOptions, PlainEmbedder
+for name in sys.argv[1:]:
+    plain = PlainEmbedder(name, options=EmbedderOptions(runtime="onnx"))
+    print(plain.context.identity.name, plain.fingerprint, *plain.embed_queries(["the river bank"])[0].tolist())
+"""
+
+
+def test_plain_models_of_a_mirror_without_torch(hub, tmp_path):
+    """A process whose hub is a mirror, and which has neither torch nor transformers nor sentence-transformers."""
+    write_encoder(hub.root / "somebody/dense", "modernbert", "dense")
+    write_router(hub.root / "somebody/asymmetric", table=True)
+    (hub.root / "somebody/dense/modeling.py").write_text("raise SystemExit('remote code')")
+    places = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    names = ["somebody/dense", "somebody/asymmetric"]
+    command = [sys.executable, "-c", WITHOUT_TORCH, *names]
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **places}, timeout=500)
+    assert result.returncode == 0, result.stderr
+    for name, line in zip(names, result.stdout.splitlines(), strict=True):
+        found, fingerprint, *vector = line.split()
+        folder = PlainEmbedder(hub.root / name, options=EmbedderOptions(device="cpu"))
+        assert found == f"{name}@{hub.commit(name)}"
+        assert fingerprint == folder.fingerprint
+        np.testing.assert_allclose(np.array(vector, float), folder.embed_queries(["the river bank"])[0], atol=1e-5)
+    assert not any("modeling.py" in path for path in hub.asked)

@@ -114,8 +114,8 @@ def test_a_search_by_keyboard_alone(server: Running, browser: Browser, tmp_path:
     page.locator("#column-own .right").first.click()
     expect(page.locator(f'li[data-id="{id_}"] .right[aria-pressed=true]').first).to_be_visible()
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save as canary file").click()
-    assert json.loads(download.value.path().read_text()) == {"query": "river bank", "ids": [id_]}
+        page.get_by_role("button", name="Save judged questions").click()
+    assert json.loads(download.value.path().read_text()) == {"question": "river bank", "answers": [{"id": id_}]}
     assert visit.errors == []
     assert {request.url.split("/")[2] for request in visit.requests if request.url.startswith("http")} == {
         server.url.removeprefix("http://")

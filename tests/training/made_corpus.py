@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tiny import WORDS
 
+from cde_rag.evaluation.own_questions import OwnCorpus
 from cde_rag.records import Record
-from cde_rag_training.adapt.own_questions import OwnCorpus
 
 PAGES, EACH = 40, 4
 

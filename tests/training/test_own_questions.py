@@ -13,10 +13,7 @@ from cde_rag import Collection
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError
-from cde_rag.models import CDEModel
-from cde_rag.server.judgments import Judgment, retrieval_set
-from cde_rag.stores.faiss import FaissStore
-from cde_rag_training.adapt.own_questions import (
+from cde_rag.evaluation.own_questions import (
     NO_QUOTE,
     REPEATED,
     UNKNOWN_ID,
@@ -26,6 +23,9 @@ from cde_rag_training.adapt.own_questions import (
     OwnQuestions,
     read_own_questions,
 )
+from cde_rag.models import CDEModel
+from cde_rag.server.judgments import Judgment, retrieval_set
+from cde_rag.stores.faiss import FaissStore
 from cde_rag_training.adapt.question_material import (
     FEWEST,
     QuestionMaterial,

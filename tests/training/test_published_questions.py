@@ -9,9 +9,9 @@ from made_questions import QUESTIONS, ROLLBACK, lines, write_corpus, write_quest
 from training_run import Run, one_sentence
 
 from cde_rag.errors import CorpusError
-from cde_rag_training.questions.answer_passages import flat
+from cde_rag.evaluation.answer_passages import flat
+from cde_rag.evaluation.question_folder import QuestionCorpus, read_corpora
 from cde_rag_training.questions.published_questions import publish, read_published
-from cde_rag_training.questions.question_folder import QuestionCorpus, read_corpora
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from prepared_stub import stub_vectors
 from tiny import tiny_network, tiny_tokenizer
 from training_run import Run, one_sentence
 
+from cde_rag.evaluation.own_questions import read_own_questions
 from cde_rag.models import CDEModel
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.adapt import question_adaptation
 from cde_rag_training.adapt.before_after import SearchScores
-from cde_rag_training.adapt.own_questions import read_own_questions
 from cde_rag_training.adapt.question_adaptation import (
     QUESTIONS,
     TITLED,

@@ -12,18 +12,19 @@ from made_questions import QUESTIONS, ROLLBACK, SWIFTS, lines, write_corpus, wri
 from training_run import Run, one_sentence
 
 from cde_rag.errors import CorpusError
+from cde_rag.evaluation.answer_passages import AnswerFinder, holds, nearly_holds, page_passages
+from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion
+from cde_rag.evaluation.question_folder import Site, read_corpora
 from cde_rag_training.clustering.surrogate import tfidf_svd
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.data.reading import PairReader
-from cde_rag_training.questions.answer_passages import AnswerFinder, holds, nearly_holds, page_passages
-from cde_rag_training.questions.question_folder import Answer, Site, UserQuestion, read_corpora
 from cde_rag_training.questions.question_pairs import evaluation_sets, write_pairs
 
 FLAT = "The command `helm rollback` returns to an earlier revision of it."
 
 
-def question(*quotes: str, page: str = "ops/rollback.md") -> UserQuestion:
-    return UserQuestion("q", "how?", "", tuple(Answer(page, quote) for quote in quotes))
+def question(*quotes: str, page: str = "ops/rollback.md") -> JudgedQuestion:
+    return JudgedQuestion("q", "how?", "", tuple(Answer(page, quote) for quote in quotes))
 
 
 def test_a_folder_of_corpora_is_read(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from fake_llm import FakeLLM, fake_llm
 from made_corpus import own_corpus, section_of, three_questions
 
+from cde_rag.evaluation.answer_passages import PagePassage
+from cde_rag.evaluation.judged_questions import Answer
 from cde_rag.server.error_responses import RequestError
 from cde_rag_training.questions import question_writing
-from cde_rag_training.questions.answer_passages import PagePassage
-from cde_rag_training.questions.question_folder import Answer
 from cde_rag_training.questions.question_writing import (
     KINDS,
     LONGEST_WAIT_S,

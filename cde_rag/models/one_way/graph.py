@@ -1,4 +1,4 @@
-"""ONNX graphs of a model's two stages, and of plain encoders, built from their weights without torch.
+"""ONNX graphs of a model's two stages, built from their weights without torch.
 
 The graphs compute in float32, from the embeddings of a text's tokens (`cde_rag.models.files.word_embeddings`). Batch,
 tokens and siblings are dynamic. A text without siblings has one that is masked, which changes no vector: its keys get
@@ -68,23 +68,6 @@ def second_stage_graph(config: ModelConfig, state: State) -> bytes:
     graph = Graph()
     words, mask = graph.text(TEXT, config.dim)
     return graph.finish(second_stage(graph, config, state, words, mask), "batch", config.dim)
-
-
-def plain_graph(config: ModelConfig, state: State, pooling: str) -> bytes:
-    """Build the graph of an encoder without context: word embeddings and mask of texts in, vectors of unit norm out.
-
-    Args:
-        config: Sizes of the encoder.
-        state: Weights by the names of a pair's second half, float32.
-        pooling: "mean" of the tokens, or "cls", the first one.
-
-    Raises:
-        MissingExtraError: `onnx` is not installed.
-    """
-    graph = Graph()
-    words, mask = graph.text(TEXT, config.dim)
-    x = encoded(graph, config, state, words, mask)
-    return graph.finish(graph.unit(graph.first(x) if pooling == "cls" else graph.mean(x, mask)), "batch", config.dim)
 
 
 def part(state: State, prefix: str) -> dict[str, Array]:

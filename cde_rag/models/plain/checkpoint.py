@@ -10,14 +10,15 @@ from typing import Any, cast
 
 from cde_rag._files import file_sha256, read_file, user_path, written
 from cde_rag.context.file_format import canonical_json
-from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ModelError, require
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import PICKLES
 
 UNLIMITED = 0  # its max_length where texts are never cut
-EXTRA = "interop"
+EXTRA = "interop"  # brings sentence-transformers
+HUB = "hub"
 MODULES = "modules.json"
+ROUTER = "router_config.json"  # names the parts of a router, below its own folder
 DOWNLOADED = ("*.json", "*.model", "*.safetensors", "*.txt")
 # What determines vectors, and is in every copy that works: a cache may lack the other files of a repository.
 READ = re.compile(
@@ -27,7 +28,6 @@ READ = re.compile(
 VOCABULARY = re.compile(r"vocab\.(json|txt)|merges\.txt|.*\.model")  # read where there is no tokenizer.json
 ADAPTER = "adapter_config.json"  # of weights whose base is elsewhere
 TOKENIZER_ELSEWHERE = "tokenizer_name_or_path"  # a setting of a module
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what models call the prompt of a document
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ModelFiles:
             name: A folder or a hub id, with `@revision` if need be.
 
         Raises:
-            MissingExtraError: It is a hub id, and the extra `interop` is not installed.
+            MissingExtraError: It is a hub id, and the extra `hub` is not installed.
             ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, or needs files of
                 another folder.
         """
@@ -86,35 +86,20 @@ class ModelFiles:
         if [written(self.folder / path) for path in self.digests] != self.written:
             raise self._changed()
 
-    def identity(
-        self, *, prompts: Mapping[str, str], prefixes: Mapping[str, str] | None, max_length: int, dim: int
-    ) -> ModelIdentity:
-        """Return the identity that determines the vectors: all files of the model, its prefixes and its length.
+    @property
+    def is_routed(self) -> bool:
+        """True if a router chooses the modules by the role of a text."""
+        return any(path.rpartition("/")[2] == ROUTER for path in self.digests)
 
-        Args:
-            prompts: The model's own prompts, by name.
-            prefixes: For "query" and "document"; by default the model's own prompts.
-            max_length: Maximum tokens of a text; `UNLIMITED` if texts are never cut.
-            dim: Length of an embedding.
-        """
-        tokenizer = {path: digest for path, digest in self.digests.items() if _of_tokenizer(path)}
-        weights = {path: digest for path, digest in self.digests.items() if path not in tokenizer}
-        if prefixes is None:
-            document = next((prompts[each] for each in DOCUMENT_PROMPTS if prompts.get(each)), "")
-            prefixes = {"query": prompts.get("query", ""), "document": document}
-        return ModelIdentity(
-            name=self.name,
-            weights_sha256=hashlib.sha256(canonical_json(weights).encode()).hexdigest(),
-            tokenizer_sha256=hashlib.sha256(canonical_json(tokenizer).encode()).hexdigest(),
-            attention=PLAIN,
-            semantics="sentence-transformers",
-            roles="prefix",
-            prefixes=dict(prefixes),
-            max_length=max_length,
-            pooling=MODULES,
-            normalisation="unit",
-            dim=dim,
-        )
+    @property
+    def weights_sha256(self) -> str:
+        """Digest of all files but those of the tokenizer, 64 hex digits."""
+        return digest_of(canonical_json({p: d for p, d in self.digests.items() if not _of_tokenizer(p)}))
+
+    @property
+    def tokenizer_sha256(self) -> str:
+        """Digest of the files of the tokenizer, 64 hex digits."""
+        return digest_of(canonical_json({p: d for p, d in self.digests.items() if _of_tokenizer(p)}))
 
     def _changed(self) -> ModelError:
         return ModelError(f"{self.folder} was written while it was read. Load it again.")
@@ -138,8 +123,8 @@ def _resolve(name: str) -> tuple[Path, str]:
     parsed = ModelName.parse(name)
     if not parsed.is_hub_id or parsed.has_options:
         raise ModelError(f"Expected a folder of a SentenceTransformer or a hub id of one, found {name!r}.")
-    download: Any = require("huggingface_hub", EXTRA).snapshot_download
-    errors: Any = require("huggingface_hub.errors", EXTRA)
+    download: Any = require("huggingface_hub", HUB).snapshot_download
+    errors: Any = require("huggingface_hub.errors", HUB)
     try:
         cached = Path(download(parsed.base, revision=parsed.revision, allow_patterns=list(DOWNLOADED)))
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:
@@ -151,13 +136,9 @@ def _resolve(name: str) -> tuple[Path, str]:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files that determine the vectors: the model's own and those of its modules."""
-    place = folder / MODULES
-    try:
-        parts = [Path(str(module["path"])) for module in json.loads(read_file(place))]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise ModelError(f"Expected the modules of a SentenceTransformer at {place}, found: {error!r}.") from error
+    parts = [part for module in _listed(folder / MODULES) for part in _with_routes(folder, module)]
     if outside := [str(part) for part in parts if part.is_absolute() or ".." in part.parts]:
-        raise ModelError(f"{place}: expected modules inside the folder, found {', '.join(outside)}.")
+        raise ModelError(f"{folder / MODULES}: expected modules inside the folder, found {', '.join(outside)}.")
     inner = [path for part in parts if part != Path() for path in (folder / part).rglob("*")]
     entries = sorted({*folder.iterdir(), *inner})
     found = [path for path in entries if path.is_file()]
@@ -184,6 +165,25 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
+def _listed(place: Path) -> list[Path]:
+    """Return the folders of a model's modules."""
+    try:
+        return [Path(str(module["path"])) for module in json.loads(read_file(place))]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelError(f"Expected the modules of a SentenceTransformer at {place}, found: {error!r}.") from error
+
+
+def _with_routes(folder: Path, module: Path) -> list[Path]:
+    """Return the folder of a module and, of a router, those of its parts."""
+    place = folder / module / ROUTER
+    if module.is_absolute() or ".." in module.parts or not place.is_file():
+        return [module]
+    try:
+        return [module, *(module / str(name) for name in json.loads(read_file(place))["types"])]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelError(f"Expected the parts of a router at {place}, found: {error!r}.") from error
+
+
 def _leads_elsewhere(path: Path) -> bool:
     """Return True if a model with this file loads other folders, too."""
     if path.name == ADAPTER:
@@ -195,6 +195,11 @@ def _leads_elsewhere(path: Path) -> bool:
     except (ValueError, RecursionError):  # sentence-transformers says what is wrong
         return False
     return isinstance(settings, dict) and bool(cast(dict[str, Any], settings).get(TOKENIZER_ELSEWHERE))
+
+
+def digest_of(text: str) -> str:
+    """Return the sha256 of a text, hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _of_tokenizer(path: str) -> bool:

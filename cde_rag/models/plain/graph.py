@@ -1,87 +1,87 @@
-"""Sentence-transformers models with a BERT encoder, run as an ONNX graph by OpenVINO or ONNX Runtime, without torch."""
+"""ONNX graphs of sentence-transformers models, built from their weights without torch."""
 
-from collections.abc import Sequence
-from typing import cast
+from typing import Final
 
 import numpy as np
-from jaxtyping import Float32
-from tqdm import tqdm
 
-from cde_rag.models.batching import tight_buckets
-from cde_rag.models.files.word_embeddings import embedded
-from cde_rag.models.one_way.graph import TEXT
-from cde_rag.models.plain.checkpoint import check_shortened
-from cde_rag.models.plain.config import BertEncoder
-from cde_rag.models.plain.text_model import ReadText
-from cde_rag.models.runtimes.engines import CompiledGraph, CompiledGraphs
-from cde_rag.models.runtimes.graph_cache import kept_graph
-from cde_rag.models.runtimes.threads import batch_threads
+from cde_rag.models.one_way.graph import TEXT, Graph
+from cde_rag.models.plain.config import TextEncoder
+from cde_rag.models.plain.modules import Dense, Head, Normalize, Pooling, WordWeights
 
-WHOLE = 2**20  # tokens of a text that is not cut
+WEIGHTS: Final = "weights"  # input of models with word weights: that of each token, 0 for padding
+_SMALLEST: Final = np.float32(1e-9)  # that token states are divided by
 
 
-class GraphTextModel:
-    """A BERT encoder with its pooling as a compiled graph, on the CPU; see `TextModel`.
-
-    The graph is built on first use, and kept in the user's cache folder. A single query has a compiled graph of one
-    thread.
+def text_graph(model: TextEncoder) -> bytes:
+    """Build the graph of an encoder and its head: word embeddings and mask of texts in, vectors of unit norm out.
 
     Args:
-        encoder: Config, tokenizer and files of the model.
-        digest: Digest of its weights, the graph's name in the cache.
-        runtime: "openvino" or "onnx".
-        dtype: "float32"; with OpenVINO also "bfloat16".
-        max_length: Maximum tokens of a text; by default the model's own.
+        model: The model.
+
+    Returns:
+        A serialised ONNX model with the inputs `TEXT` and, of a model with word weights, `WEIGHTS`.
 
     Raises:
-        MissingExtraError: The runtime, or `onnx`, is not installed.
-        ModelError: The runtime has no such dtype, the weights were written meanwhile, or it reads fewer tokens.
+        MissingExtraError: `onnx` is not installed.
+        ModelError: The weights were written meanwhile, or hold NaN or infinity.
     """
+    graph = Graph()
+    words, mask = graph.text(TEXT, model.encoder.sizes.dim)
+    x = model.encoder.add(graph, model.state(), words, mask)
+    return graph.finish(graph.unit(_add_head(graph, model.head, x, mask)), "batch", model.head.dim)
 
-    def __init__(self, encoder: BertEncoder, digest: str, runtime: str, dtype: str, *, max_length: int | None) -> None:
-        if max_length is not None:
-            check_shortened(max_length, encoder.config.max_length)
-        self._encoder, self._digest = encoder, digest
-        self._compiled = CompiledGraphs(runtime, dtype)
-        self.runtime, self.device, self.dtype = runtime, "cpu", dtype
-        self.max_length = encoder.config.max_length if max_length is None else max_length
-        self.has_offsets, self.special_tokens = True, encoder.tokenizer.special_tokens
-        self._threads = batch_threads()
-        self._words = encoder.word_embeddings()
-        self._graph(1)
 
-    def lengths(self, texts: Sequence[str], prefix: str) -> list[int]:
-        """Count the tokens of each text without truncation, prefix and special tokens included."""
-        return [len(tokens.ids) for tokens in self._encoder.tokenizer(texts, WHOLE, prefix=prefix)]
+def _add_head(graph: Graph, head: Head, x: str, mask: str) -> str:
+    """Add the modules after the encoder to states of tokens; returns the vectors of texts."""
+    weights = None
+    for step in head.steps:
+        match step:
+            case WordWeights():
+                weights = graph.input(WEIGHTS, ("batch", "tokens"))
+                x = graph.op("Mul", x, graph.op("Unsqueeze", weights, graph.integers(2)))
+            case Pooling():
+                vectors = [_pooled(graph, mode, x, mask, weights) for mode in step.modes]
+                x = graph.op("Concat", *vectors, attributes={"axis": 1}) if len(vectors) > 1 else vectors[0]
+            case Dense():
+                x = graph.op(step.activation, graph.affine(x, *head.linear(step)))
+            case Normalize():
+                x = graph.unit(x)
+    return x
 
-    def read(self, texts: Sequence[str], prefix: str) -> list[ReadText]:
-        """Tokenize texts, up to the model's limit."""
-        tokenized = self._encoder.tokenizer(texts, self.max_length, prefix=prefix)
-        return [ReadText(tokens.ids, len(tokens.ids) + tokens.truncated) for tokens in tokenized]
 
-    def reach(self, text: str, tokens: int) -> int:
-        """Return the number of characters of a text that its first tokens take, special tokens apart."""
-        return self._encoder.tokenizer.reach([text], tokens + self.special_tokens)[0]
+def _pooled(graph: Graph, mode: str, x: str, mask: str, weights: str | None) -> str:
+    """Add the pooling of (batch, tokens, dim) in a mode, as sentence-transformers names it.
 
-    def embed(
-        self,
-        texts: Sequence[ReadText],
-        *,
-        role: str,
-        prefix: str,  # noqa: ARG002 (it is among the tokens that were read)
-        batch_size: int,
-        progress: bool,
-    ) -> Float32[np.ndarray, "texts dim"]:
-        """Embed texts; the vectors have unit norm."""
-        graph = self._graph(1 if role == "query" and len(texts) == 1 else self._threads)
-        rows = [cast("list[int]", text.content) for text in texts]
-        vectors = np.empty((len(rows), self._encoder.config.dim), dtype=np.float32)
-        with tqdm(total=len(rows), unit="text", disable=not progress) as bar:
-            for bucket in tight_buckets([len(row) for row in rows], batch_size):
-                text = embedded(self._words, [rows[place] for place in bucket], self._encoder.config.max_positions)
-                vectors[bucket] = graph.run(dict(zip(TEXT, text, strict=True)))
-                bar.update(len(bucket))
-        return vectors
+    Args:
+        graph: The graph.
+        mode: The mode.
+        x: States of tokens, multiplied by their weights if there are any.
+        mask: 1.0 where there is a token.
+        weights: Weight of each token; None if all count the same.
+    """
+    if mode == "cls":
+        return graph.first(x)
+    if mode == "max":
+        biased = graph.op("Add", x, graph.op("Unsqueeze", graph.masked(mask), graph.integers(2)))
+        return graph.op("ReduceMax", biased, graph.integers(1), attributes={"keepdims": 0})
+    if mode == "mean" and weights is None:
+        return graph.mean(x, mask)
+    number = graph.op("Mul", graph.op("CumSum", mask, graph.constant(np.int64(1))), mask)  # 1, 2, …; 0 for padding
+    if mode == "lasttoken":
+        last = graph.op("Equal", number, _total(graph, mask))
+        return _sum(graph, x, graph.op("Mul", graph.op("Cast", last, attributes={"to": 1}), mask))
+    counted = number if mode == "weightedmean" else mask
+    divisor = graph.op("Max", _total(graph, counted if weights is None else weights), graph.constant(_SMALLEST))
+    divisor = graph.op("Sqrt", divisor) if mode == "mean_sqrt_len_tokens" else divisor
+    return graph.op("Div", _sum(graph, x, counted), divisor)
 
-    def _graph(self, threads: int) -> CompiledGraph:
-        return self._compiled.get("plain", threads, lambda: kept_graph(self._digest, "plain", self._encoder.graph))
+
+def _total(graph: Graph, x: str) -> str:
+    """Add the sum over the tokens, (batch, 1)."""
+    return graph.op("ReduceSum", x, graph.integers(1), attributes={"keepdims": 1})
+
+
+def _sum(graph: Graph, x: str, counted: str) -> str:
+    """Add the sum of states, each as often as is counted, (batch, dim)."""
+    total = graph.op("MatMul", graph.op("Unsqueeze", counted, graph.integers(1)), x)
+    return graph.op("Squeeze", total, graph.integers(1))

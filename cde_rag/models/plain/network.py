@@ -1,7 +1,7 @@
 """Sentence-transformers models run by sentence-transformers itself, in torch."""
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,8 @@ from tqdm import tqdm
 from cde_rag.errors import ModelError, require
 from cde_rag.models.batching import length_buckets
 from cde_rag.models.plain.checkpoint import EXTRA, UNLIMITED, ModelFiles, check_shortened
+from cde_rag.models.plain.modules import route
+from cde_rag.models.plain.settings import OtherArchitectureError
 from cde_rag.models.plain.text_model import ReadText
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 from cde_rag.models.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
@@ -37,12 +39,15 @@ class TorchTextModel:
 
     Args:
         files: Files of the model.
+        role: "query" or "document", the way of a router that is taken; other models have one for both.
         max_length: Maximum tokens of a text; by default the model's own.
         device: Such as "cpu"; by default CUDA if available.
         dtype: "float32", "bfloat16" or "float16"; as sentence-transformers loads it by default.
 
     Attributes:
         model: The SentenceTransformer.
+        dim: Length of a vector.
+        prompts: The model's own prompts, by name.
         max_length: Maximum tokens of a text; `UNLIMITED` if texts are never cut.
 
     Raises:
@@ -50,14 +55,31 @@ class TorchTextModel:
         ModelError: sentence-transformers cannot load it, a file was written meanwhile, or it reads fewer tokens.
     """
 
-    def __init__(self, files: ModelFiles, *, max_length: int | None, device: str | None, dtype: str | None) -> None:
+    def __init__(
+        self, files: ModelFiles, role: str, *, max_length: int | None, device: str | None, dtype: str | None
+    ) -> None:
         sentence_transformers: Any = require("sentence_transformers", EXTRA)
         try:
             with no_bars():
                 model = sentence_transformers.SentenceTransformer(
                     str(files.folder), device=device, local_files_only=True
                 )
-        except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+                if files.is_routed:
+                    way, _ = route(files, role)
+                    ways, *others = model.children()
+                    model = sentence_transformers.SentenceTransformer(
+                        modules=[*ways.sub_modules[way], *others], device=device, prompts=model.prompts
+                    )
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            SafetensorError,
+            OtherArchitectureError,
+        ) as error:
             raise ModelError(f"{files.folder}: sentence-transformers cannot load it: {error}") from error
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.device.type == "cpu":
@@ -78,6 +100,8 @@ class TorchTextModel:
             if static
             else tokenizer.num_special_tokens_to_add(pair=False)
         )
+        self.dim = int(model.get_embedding_dimension())
+        self.prompts: Mapping[str, str] = model.prompts
         self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
 
     def lengths(self, texts: Sequence[str], prefix: str) -> list[int]:
@@ -114,7 +138,7 @@ class TorchTextModel:
         """Embed texts as `encode_query` or `encode_document` does."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
         threads = 1 if role == "query" and len(texts) == 1 else batch_threads()
-        vectors = np.empty((len(texts), self.model.get_embedding_dimension()), dtype=np.float32)
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         with tqdm(total=len(texts), unit="text", disable=not progress) as bar:
             for bucket in length_buckets([text.tokens or len(text.content) for text in texts], batch_size):
                 shown = [texts[place].content for place in bucket]

@@ -1,123 +1,30 @@
 """Model of sentence-transformers: each text by itself, as by `encode_query` or `encode_document`.
 
-With windows, each window of a longer text is embedded so. BERT encoders run in the fastest runtime of the machine,
-others in torch.
+With windows, each window of a longer text is embedded so. Queries may take another way than documents, or be another
+model's; then both ways make one model.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from jaxtyping import Float32
 
 from cde_rag.context.context import Context
-from cde_rag.context.identity import ModelIdentity
+from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
 from cde_rag.models.model import QUERY, Embedded
-from cde_rag.models.plain.checkpoint import ModelFiles
-from cde_rag.models.plain.config import BertEncoder
-from cde_rag.models.plain.corpus_map import unit
-from cde_rag.models.plain.graph import GraphTextModel
-from cde_rag.models.plain.network import TorchTextModel
+from cde_rag.models.plain.checkpoint import MODULES, ModelFiles, digest_of
 from cde_rag.models.plain.plain_model import PlainModel
-from cde_rag.models.plain.text_model import OtherArchitectureError, ReadText, TextModel
+from cde_rag.models.plain.prompts import prefixes_of
+from cde_rag.models.plain.text_model import ReadText, TextModel
+from cde_rag.models.plain.tower import Tower, load_towers
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.stage_runner import DTYPES
-from cde_rag.models.runtimes.threads import batch_threads
-from cde_rag.models.shared import Shared
 from cde_rag.models.windows import cut_into_windows, pool_windows
 
-
-def _loaded(
-    name: str,
-    max_length: int | None,
-    prefixes: Mapping[str, str] | None,
-    device: str | None,
-    dtype: str | None,
-    runtime: str | None,
-) -> tuple[TextModel, ModelIdentity]:
-    """Load a SentenceTransformer and compute its identity; its files are hashed before they are read.
-
-    Within a process the embedders of a model share it. A named runtime has float32 by default, since bfloat16 shares
-    the vector space of some models only.
-    """
-    if prefixes is not None and set(prefixes) != {"query", "document"}:
-        raise ModelError(f"Expected prefixes for 'query' and 'document', found {sorted(prefixes)}.")
-    if dtype is not None and dtype not in DTYPES:
-        raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
-    asked, files = runtime_choice.asked(runtime), ModelFiles.find(name)
-    source = (files.name, tuple(files.digests.items()), tuple(files.written), max_length, batch_threads())
-    encoder = None if asked == "torch" else _encoder(files, runtime)
-    if encoder is not None:
-        identity = files.identity(
-            prompts=encoder.prompts,
-            prefixes=prefixes,
-            max_length=encoder.config.max_length if max_length is None else max_length,
-            dim=encoder.config.dim,
-        )
-        given = dtype if asked is None else dtype or "float32"
-        asked, dtype = runtime_choice.choose(asked, lambda: timings(encoder, identity), device=device, dtype=given)
-        if asked != "torch":
-            chosen, digest = (asked, dtype or "float32"), identity.weights_sha256
-            graph = _GRAPHS.get(
-                (source, chosen), lambda: GraphTextModel(encoder, digest, *chosen, max_length=max_length)
-            )
-            return graph, identity
-    model = _NETWORKS.get(
-        (source, device, dtype), lambda: TorchTextModel(files, max_length=max_length, device=device, dtype=dtype)
-    )
-    return model, files.identity(
-        prompts=model.model.prompts,
-        prefixes=prefixes,
-        max_length=model.max_length,
-        dim=model.model.get_embedding_dimension(),
-    )
-
-
-def timings(encoder: BertEncoder, identity: ModelIdentity) -> Sequence[runtime_choice.Timing]:
-    """Return the times of a model's runtimes on this machine, measured once and kept in the user's cache.
-
-    Args:
-        encoder: The model.
-        identity: Its identity.
-    """
-    digest = hashlib.sha256((identity.weights_sha256 + identity.tokenizer_sha256).encode()).hexdigest()
-
-    def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
-        model = (
-            TorchTextModel(encoder.files, max_length=None, device="cpu", dtype=dtype)
-            if runtime == "torch"
-            else GraphTextModel(encoder, identity.weights_sha256, runtime, dtype, max_length=None)
-        )
-        texts, question = runtime_choice.sample()
-        documents, query = model.read(texts, ""), model.read([question], "")
-
-        def embed(read: Sequence[ReadText], role: str) -> Float32[np.ndarray, "texts dim"]:
-            return unit(model.embed(read, role=role, prefix="", batch_size=len(texts), progress=False))
-
-        return runtime_choice.Trial(runtime, dtype, lambda: embed(documents, "document"), lambda: embed(query, "query"))
-
-    return runtime_choice.timings(digest, identity.name, trial)
-
-
-def _encoder(files: ModelFiles, runtime: str | None) -> BertEncoder | None:
-    """Return a model that graphs can express; None for one that torch runs."""
-    try:
-        return BertEncoder.read(files)
-    except OtherArchitectureError as found:
-        if runtime is None:
-            return None
-        raise ModelError(
-            f"{files.name}: the runtime {runtime!r} runs BERT encoders with mean or CLS pooling, found {found}. Leave "
-            "runtime out."
-        ) from found
-
-
-_GRAPHS: Final = Shared[GraphTextModel]()
-_NETWORKS: Final = Shared[TorchTextModel]()
+QUERY_MODEL: Final = "?query_model="  # in the name of a model whose queries another one reads
 
 
 class SentenceTransformerModel(PlainModel):
@@ -127,6 +34,7 @@ class SentenceTransformerModel(PlainModel):
         self,
         model: str | Path,
         *,
+        query_model: str | Path | None = None,
         max_length: int | None = None,
         prefixes: Mapping[str, str] | None = None,
         windows: bool = False,
@@ -135,7 +43,16 @@ class SentenceTransformerModel(PlainModel):
         runtime: str | None = None,
         mini_batch_size: int = 32,
     ) -> None:
-        self._model, identity = _loaded(str(model), max_length, prefixes, device, dtype, runtime)
+        if prefixes is not None and set(prefixes) != {"query", "document"}:
+            raise ModelError(f"Expected prefixes for 'query' and 'document', found {sorted(prefixes)}.")
+        if dtype is not None and dtype not in DTYPES:
+            raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
+        runtime_choice.asked(runtime)
+        files = _files(str(model), None if query_model is None else str(query_model))
+        towers = {role: Tower.read(each, role) for role, each in files.items()}
+        self._models = load_towers(towers, max_length=max_length, device=device, dtype=dtype, runtime=runtime)
+        identity = _identity(files, self._models, prefixes)
+        self._model = self._models["document"]
         if windows and not (identity.max_length and self._model.has_offsets):
             raise ModelError(
                 f"windows=True needs a model that cuts texts, with a fast tokenizer; found {identity.name}, "
@@ -174,7 +91,7 @@ class SentenceTransformerModel(PlainModel):
             return sum(self._model.lengths(texts, prefix))
         read = self._model.read(texts, prefix)
         if windows:
-            read, _ = self._in_windows(texts, read, prefix)
+            read, _ = _in_windows(self._model, texts, read, prefix)
         return sum(min(each.tokens, limit) for each in read)
 
     def plain(self, texts: Sequence[str], role: int, mini_batch_size: int, *, progress: bool = False) -> Embedded:
@@ -186,14 +103,14 @@ class SentenceTransformerModel(PlainModel):
         if not texts:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
         task = "query" if role == QUERY else "document"
-        limit, prefix = self.identity.max_length, self.identity.prefixes[task]
-        read = self._model.read(texts, prefix)
+        model, prefix = self._models[task], self.identity.prefixes[task]
+        read, limit = model.read(texts, prefix), model.max_length
         truncated = np.array([each.tokens > limit for each in read])
         starts = list(range(len(texts)))
-        if self.identity.windows:
-            read, starts = self._in_windows(texts, read, prefix)
+        if self.identity.windows and limit and model.has_offsets:
+            read, starts = _in_windows(model, texts, read, prefix)
             truncated[:] = False
-        vectors = self._model.embed(read, role=task, prefix=prefix, batch_size=mini_batch_size, progress=progress)
+        vectors = model.embed(read, role=task, prefix=prefix, batch_size=mini_batch_size, progress=progress)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if len(blank := np.searchsorted(starts, np.flatnonzero(norms < 1e-9), side="right") - 1):
             raise CorpusError(
@@ -202,19 +119,67 @@ class SentenceTransformerModel(PlainModel):
         pooled = pool_windows(vectors / norms, [min(each.tokens, limit) or 1 for each in read], starts)
         return Embedded(pooled, truncated)
 
-    def _in_windows(
-        self, texts: Sequence[str], read: Sequence[ReadText], prefix: str
-    ) -> tuple[list[ReadText], list[int]]:
-        """Cut texts that exceed the token limit into windows; return all as they are read, and their first rows."""
-        limit, model = self.identity.max_length, self._model
-        before = model.lengths(["a"], prefix)[0] - model.lengths(["a"], "")[0]
-        room = max(limit - model.special_tokens - before, 1)
-        found: list[ReadText] = []
-        starts: list[int] = []
-        for text, whole in zip(texts, read, strict=True):
-            starts.append(len(found))
-            if whole.tokens <= limit:
-                found.append(whole)
-            else:
-                found += model.read(cut_into_windows(text, lambda part: model.reach(part, room), room), prefix)
-        return found, starts
+
+def _files(model: str, query_model: str | None) -> dict[str, ModelFiles]:
+    """Find the files of a model for each role."""
+    documents, _, queries = model.partition(QUERY_MODEL)
+    if queries and query_model is not None:
+        raise ModelError(f"Expected one query_model, found {queries!r} in the name and {query_model!r}. Leave one out.")
+    found = ModelFiles.find(documents)
+    other = queries or query_model
+    return {"document": found, "query": ModelFiles.find(other) if other else found}
+
+
+def _identity(
+    files: Mapping[str, ModelFiles], models: Mapping[str, TextModel], prefixes: Mapping[str, str] | None
+) -> ModelIdentity:
+    """Return the properties that determine the vectors: all files of the model, its prefixes and its length.
+
+    Raises:
+        ModelError: Documents and queries have vectors of different lengths.
+    """
+    documents, queries = files["document"], files["query"]
+    dims = {role: model.dim for role, model in models.items()}
+    if len(set(dims.values())) > 1:
+        raise ModelError(
+            f"Expected vectors of one length for documents and queries, found {dims['document']} by {documents.name} "
+            f"and {dims['query']} by {queries.name}. Give two models that were made for each other."
+        )
+    one = documents is queries
+    return ModelIdentity(
+        name=documents.name if one else f"{documents.name}{QUERY_MODEL}{queries.name}",
+        weights_sha256=documents.weights_sha256
+        if one
+        else digest_of(documents.weights_sha256 + queries.weights_sha256),
+        tokenizer_sha256=documents.tokenizer_sha256
+        if one
+        else digest_of(documents.tokenizer_sha256 + queries.tokenizer_sha256),
+        attention=PLAIN,
+        semantics="sentence-transformers",
+        roles="prefix",
+        prefixes=dict(prefixes)
+        if prefixes is not None
+        else {role: prefixes_of(files[role].name, models[role].prompts)[role] for role in ("query", "document")},
+        max_length=models["document"].max_length,
+        pooling=MODULES,
+        normalisation="unit",
+        dim=dims["document"],
+    )
+
+
+def _in_windows(
+    model: TextModel, texts: Sequence[str], read: Sequence[ReadText], prefix: str
+) -> tuple[list[ReadText], list[int]]:
+    """Cut texts that exceed the token limit into windows; return all as they are read, and their first rows."""
+    limit = model.max_length
+    before = model.lengths(["a"], prefix)[0] - model.lengths(["a"], "")[0]
+    room = max(limit - model.special_tokens - before, 1)
+    found: list[ReadText] = []
+    starts: list[int] = []
+    for text, whole in zip(texts, read, strict=True):
+        starts.append(len(found))
+        if whole.tokens <= limit:
+            found.append(whole)
+        else:
+            found += model.read(cut_into_windows(text, lambda part: model.reach(part, room), room), prefix)
+    return found, starts

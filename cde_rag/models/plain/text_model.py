@@ -1,7 +1,7 @@
 """Interface of a sentence-transformers model in a runtime: texts in, vectors out."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
@@ -24,9 +24,12 @@ class TextModel(Protocol):
     """A sentence-transformers model on one device. Thread-safe.
 
     Attributes:
-        runtime: "torch", "openvino" or "onnx".
+        runtime: "torch", "openvino", "onnx" or "numpy".
         device: Such as "cpu" or "cuda:0".
         dtype: Dtype of the layers.
+        max_length: Maximum tokens of a text; `checkpoint.UNLIMITED` if texts are never cut.
+        dim: Length of a vector.
+        prompts: The model's own prompts, by name.
         has_offsets: True if the tokenizer has the positions of tokens, which `reach` needs.
         special_tokens: Number of tokens that are added to a text, such as [CLS] and [SEP].
     """
@@ -34,6 +37,9 @@ class TextModel(Protocol):
     runtime: str
     device: str
     dtype: str
+    max_length: int
+    dim: int
+    prompts: Mapping[str, str]
     has_offsets: bool
     special_tokens: int
 
@@ -65,25 +71,3 @@ class TextModel(Protocol):
             Float32, of any norm.
         """
         ...
-
-
-class OtherArchitectureError(Exception):
-    """A model that the graph writer cannot express; the message names the setting or part found."""
-
-
-def check_settings(path: str, found: Mapping[str, Any], *, known: Mapping[str, Any]) -> None:
-    """Check that all settings of a file are known, or off.
-
-    Args:
-        path: Path of the file, for the message.
-        found: Its settings.
-        known: The only value of each known setting; None for any.
-
-    Raises:
-        OtherArchitectureError: There is another setting, or another value.
-    """
-    for name, value in found.items():
-        if name in known and (known[name] is None or value in (None, known[name])):
-            continue
-        if name in known or value not in (None, False, "", [], {}):
-            raise OtherArchitectureError(f"{name} {value!r:.80} in {path}")

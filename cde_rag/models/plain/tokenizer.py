@@ -1,7 +1,8 @@
-"""Tokenizers of BERT encoders, read from tokenizer.json as transformers reads them.
+"""Tokenizers of encoders, read from tokenizer.json as transformers reads them.
 
-`transformers` builds a BertTokenizer, and the XLMRobertaTokenizer of multilingual-e5-small, anew from vocabulary and
-settings. One whose tokenizer.json says the same is read here; all others are other architectures.
+`transformers` builds a BertTokenizer, a RobertaTokenizer and an XLMRobertaTokenizer anew from vocabulary and settings.
+One whose tokenizer.json says the same is read here; all others are other architectures. Of ModernBERT it takes
+tokenizer.json as it is.
 """
 
 import json
@@ -9,8 +10,10 @@ import math
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
+from tokenizers.pre_tokenizers import ByteLevel
+
 from cde_rag.errors import ModelError
-from cde_rag.models.plain.text_model import OtherArchitectureError
+from cde_rag.models.plain.settings import OtherArchitectureError, check_settings
 from cde_rag.models.tokenizer import TextTokenizer
 
 TOKENIZER: Final = "tokenizer.json"
@@ -24,6 +27,7 @@ _NAMED: Final = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
+_ROBERTA: Final = ("RobertaTokenizer", "RobertaTokenizerFast")
 _XLM_ROBERTA: Final = ("XLMRobertaTokenizer", "XLMRobertaTokenizerFast")
 _XLM_NAMED: Final = {
     "bos_token": "<s>",
@@ -36,6 +40,19 @@ _XLM_NAMED: Final = {
 }
 _SPACES: Final = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}  # nothing, before a split at spaces
 _RIGHT: Final = ("truncation_side", "padding_side")
+_KNOWN: Final[Mapping[str, Any]] = (
+    dict.fromkeys(  # settings that are read here, or change no token ids of a text by itself
+        (
+            "add_prefix_space added_tokens_decoder backend bos_token clean_up_tokenization_spaces cls_token "
+            "do_basic_tokenize do_lower_case eos_token errors is_local keep_accents local_files_only mask_token "
+            "max_length model_max_length model_input_names model_specific_special_tokens name_or_path never_split "
+            "pad_to_multiple_of pad_token pad_token_type_id padding_side processor_class return_offsets_mapping "
+            "sep_token sp_model_kwargs special_tokens_map_file stride strip_accents token_type_ids_pattern "
+            "tokenize_chinese_chars tokenizer_class tokenizer_file transformers_version trim_offsets truncation "
+            "truncation_side truncation_strategy unk_token use_fast vocab_size wordpieces_prefix"
+        ).split()
+    )
+)
 _OFF: Final = (  # settings that may not be set
     "additional_special_tokens",
     "add_bos_token",
@@ -47,14 +64,15 @@ _OFF: Final = (  # settings that may not be set
 
 
 def read_tokenizer(
-    read: Callable[[str], dict[str, Any]], paths: Container[str], folder: str
+    read: Callable[[str], dict[str, Any]], paths: Container[str], folder: str, *, as_it_is: bool = False
 ) -> tuple[TextTokenizer, float]:
-    """Read the tokenizer of a BERT encoder, and the maximum tokens that its settings name.
+    """Read the tokenizer of an encoder, and the maximum tokens that its settings name.
 
     Args:
         read: Reads a JSON object by its path; an empty one if there is no such file.
         paths: Paths that there are.
         folder: Folder of the encoder, with its slash.
+        as_it_is: True if transformers takes tokenizer.json as it is, whatever class the settings name.
 
     Raises:
         OtherArchitectureError: transformers would make other token ids.
@@ -67,13 +85,18 @@ def read_tokenizer(
     found = found or next((f"{name} left" for name in _RIGHT if settings.get(name, "right") != "right"), None)
     if found or not _cuts_on_the_right(value):
         raise OtherArchitectureError(f"a tokenizer with {found or 'special tokens or sides of its own'}")
-    kind = settings.get("tokenizer_class")
+    check_settings(f"the tokenizer's settings in {folder or 'its folder'}", settings, known=_KNOWN)
+    kind = _FROM_FILE[0] if as_it_is else settings.get("tokenizer_class")
     named = {name: _content(settings[name]) for name in _XLM_NAMED if settings.get(name) is not None}
-    if kind in _XLM_ROBERTA:
+    if kind in _FROM_FILE:
+        fits = _has_all(value, named)
+    elif kind in _XLM_ROBERTA:
         fits = _is_xlm_roberta(value, settings, named)
+    elif kind in _ROBERTA:
+        fits = _is_roberta(value, settings, named)
     else:
         named = {name: token for name, token in named.items() if name in _NAMED}
-        fits = _is_bert(value, settings, named) if kind in _BERT else kind in _FROM_FILE and _has_all(value, named)
+        fits = kind in _BERT and _is_bert(value, settings, named)
     if not fits or not _added_fit(value, settings):
         raise OtherArchitectureError(f"a tokenizer of class {kind} whose settings differ from those in {TOKENIZER}")
     try:
@@ -86,14 +109,19 @@ def read_tokenizer(
 def _cuts_on_the_right(value: Mapping[str, Any]) -> bool:
     """Return True if one special token of type 0 precedes a text and one follows, and cuts are at its end."""
     post: Any = value.get("post_processor") or {}
-    single: list[tuple[str, Any]] = [next(iter(piece.items())) for piece in post.get("single", [])]
     parts: list[Any] = [value.get(part) or {} for part in ("truncation", "padding")]
+    return (post.get("type") == "RobertaProcessing" or _is_template(post)) and all(
+        part.get("direction", "Right") == "Right" for part in parts
+    )
+
+
+def _is_template(post: Mapping[str, Any]) -> bool:
+    single: list[tuple[str, Any]] = [next(iter(piece.items())) for piece in post.get("single", [])]
     return (
         post.get("type") == "TemplateProcessing"
         and [kind for kind, _ in single] == ["SpecialToken", "Sequence", "SpecialToken"]
         and all(piece.get("type_id") == 0 for _, piece in single)
         and all(len(token["ids"]) == 1 for token in post.get("special_tokens", {}).values())
-        and all(part.get("direction", "Right") == "Right" for part in parts)
     )
 
 
@@ -117,6 +145,29 @@ def _is_bert(value: Mapping[str, Any], settings: Mapping[str, Any], named: Mappi
         and {**_NAMED, **named} == _NAMED
         and template == ["[CLS]", "[SEP]"]
         and {token["content"] for token in value.get("added_tokens", [])} == set(_NAMED.values())
+    )
+
+
+def _is_roberta(value: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, str]) -> bool:
+    """Return True if tokenizer.json equals a RobertaTokenizer of the same vocabulary and settings."""
+    model: Any = value.get("model") or {}
+    vocabulary: dict[str, int] = model.get("vocab") or {}
+    off = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges")
+    spaced = settings.get("add_prefix_space", False)
+    before = {"type": "ByteLevel", "add_prefix_space": spaced, "trim_offsets": True, "use_regex": True}
+    ends = {name: [_XLM_NAMED[f"{name}_token"], vocabulary.get(_XLM_NAMED[f"{name}_token"])] for name in ("sep", "cls")}
+    return (
+        model.get("type", "BPE") == "BPE"
+        and not any(model.get(name) for name in off)
+        and value.get("normalizer") is None
+        and before.items() <= {"use_regex": True, **(value.get("pre_tokenizer") or {})}.items()
+        and value["post_processor"].get("type") == "RobertaProcessing"
+        and ends.items() <= value["post_processor"].items()
+        and set(ByteLevel.alphabet()) <= vocabulary.keys()  # no character is unknown
+        and {**_XLM_NAMED, **named} == _XLM_NAMED
+        and {token["content"] for token in value.get("added_tokens", [])} == set(_XLM_NAMED.values())
+        and all(vocabulary.get(token["content"]) == token["id"] for token in value["added_tokens"])
+        and settings.get("trim_offsets", True) is True
     )
 
 

@@ -37,6 +37,8 @@ from cde_rag.errors import ContextError, MissingExtraError, ModelError, how_to_i
 _log = logging.getLogger(__name__)
 VARIABLE: Final = "CDE_RAG_RUNTIME"  # of the environment: the runtime where none is given
 RUNTIMES: Final = {"torch": ("torch",), "openvino": ("openvino", "onnx"), "onnx": ("onnxruntime", "onnx")}
+NUMPY: Final = "numpy"  # of static tables alone, which need no engine
+WITHOUT_TORCH: Final = ("openvino", "onnx", NUMPY)
 SAME_SPACE: Final = 0.9999  # cosine to the reference, at least
 DOCUMENTS: Final = 16  # of the sample
 SECONDS: Final = 0.4  # of measuring, for each runtime and dtype
@@ -162,7 +164,7 @@ def asked(runtime: str | None) -> str | None:
         ModelError: There is no such runtime.
     """
     chosen = (os.environ.get(VARIABLE) or None) if runtime is None else runtime
-    if chosen not in (None, *RUNTIMES):
+    if chosen not in (None, *RUNTIMES, NUMPY):
         where = "" if runtime is not None else f" in the environment's {VARIABLE}"
         raise ModelError(f"Expected the runtime {', '.join(RUNTIMES)}, found {chosen!r}{where}.")
     return chosen
@@ -198,6 +200,8 @@ def choose(
     """
     if runtime == "torch":
         return "torch", dtype
+    if runtime == NUMPY:
+        raise ModelError(f"The runtime {NUMPY!r} runs static tables alone; this model is none. Leave runtime out.")
     if runtime is not None:
         if device not in (None, "cpu"):
             raise ModelError(

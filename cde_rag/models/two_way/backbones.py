@@ -17,7 +17,7 @@ from cde_rag.models.two_way.config import (
 )
 from cde_rag.models.two_way.layers import Layers, ModernLayers, NomicLayers, NomicLayersByHead, PreparedKeys
 
-EXTRA = "hub"  # brings transformers
+EXTRA = "transformers"
 OLDEST = (5, 5)  # version of transformers that has both backbones
 
 

@@ -6,21 +6,13 @@ tokens that are averaged are computed.
 """
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, Int, Shaped
 
 from cde_rag.models.one_way.graph import NEVER, Graph, part
-from cde_rag.models.two_way.config import (
-    CACHED,
-    GLOBAL_THETA,
-    LOCAL_THETA,
-    MODERN_EPS,
-    NOMIC_EPS,
-    NOMIC_THETA,
-    TwoWayConfig,
-)
+from cde_rag.models.two_way.config import CACHED, TwoWayConfig
 from cde_rag.models.two_way.files import FIRST, SECOND
 
 Array: TypeAlias = Shaped[np.ndarray, "..."]
@@ -49,7 +41,7 @@ def first_stage_graph(config: TwoWayConfig, state: State) -> bytes:
     graph = Graph()
     ids, mask = _text(graph)
     positions = np.zeros(1, np.int64) if config.by_head else np.arange(config.max_length)  # equal angles cancel
-    encoder = _TwoWayEncoder(graph, config, part(state, FIRST_BACKBONE), positions)
+    encoder = RotaryEncoder(graph, config, part(state, FIRST_BACKBONE), positions)
     x = encoder.run(encoder.words(ids, by_themselves=True), graph.text_bias(mask))
     fed = graph.op("Gelu", graph.linear(graph.mean(x, mask), state, f"{FIRST}mlp.0."))
     return graph.finish(graph.linear(fed, state, f"{FIRST}mlp.2."), "batch", config.dim)
@@ -74,7 +66,7 @@ def second_stage_graph(config: TwoWayConfig, state: State) -> bytes:
     bias = graph.op("Unsqueeze", _after(graph, config.given, graph.masked(mask), 0.0), graph.integers(1, 2))
     before = config.given if config.attention == CACHED else 0
     positions = _positions(config)[..., before:]
-    encoder = _TwoWayEncoder(graph, config, part(state, SECOND_BACKBONE), positions, before=before)
+    encoder = RotaryEncoder(graph, config, part(state, SECOND_BACKBONE), positions, before=before)
     x = encoder.words(ids)
     if config.attention == CACHED:
         x = encoder.run(x, bias, kept=graph.input(KEPT, _kept_shape(config)))
@@ -103,7 +95,7 @@ def kept_graph(config: TwoWayConfig, state: State) -> bytes:
         MissingExtraError: `onnx` is not installed.
     """
     graph = Graph()
-    encoder = _TwoWayEncoder(graph, config, part(state, SECOND_BACKBONE), _positions(config)[..., : config.given])
+    encoder = RotaryEncoder(graph, config, part(state, SECOND_BACKBONE), _positions(config)[..., : config.given])
     x = graph.op("Unsqueeze", graph.input(GIVEN, (config.given, config.dim)), graph.integers(0))
     encoder.run(x, graph.constant(np.zeros((1, 1, 1, 1), np.float32)))
     own = (graph.op("Concat", *each, attributes={"axis": 0}) for each in zip(*encoder.own, strict=True))
@@ -125,12 +117,53 @@ def embedded(config: TwoWayConfig, state: State, tokens: Float32[np.ndarray, "gi
     return _normed(config, backbone, tokens)
 
 
-class _TwoWayEncoder:
+@runtime_checkable
+class RotarySizes(Protocol):
+    """Sizes of an encoder with rotary positions, of a two-way model or a plain one.
+
+    Attributes:
+        is_modern: True for ModernBERT, False for NomicBERT.
+        by_head: True if tokens are rotated by the number of the head.
+        dim: Length of a state.
+        layers: Number of layers.
+        heads: Number of attention heads.
+        head_dim: Length of a head's keys and values.
+        window: Tokens that a local layer sees, both sides together; 0 if all layers are global.
+        norm_eps: Number that is added to the variance in the layer norms.
+    """
+
+    @property
+    def is_modern(self) -> bool: ...  # noqa: D102 (an attribute)
+    @property
+    def by_head(self) -> bool: ...  # noqa: D102
+    @property
+    def dim(self) -> int: ...  # noqa: D102
+    @property
+    def layers(self) -> int: ...  # noqa: D102
+    @property
+    def heads(self) -> int: ...  # noqa: D102
+    @property
+    def head_dim(self) -> int: ...  # noqa: D102
+    @property
+    def window(self) -> int: ...  # noqa: D102
+    @property
+    def norm_eps(self) -> float: ...  # noqa: D102
+
+    def is_local(self, layer: int) -> bool:
+        """Return True if a layer lets a token attend to its neighbours alone, half a window on each side."""
+        ...
+
+    def theta(self, layer: int) -> float:
+        """Return the base of a layer's rotary angles."""
+        ...
+
+
+class RotaryEncoder:
     """A backbone: its word pieces and layers.
 
     Args:
         graph: Graph that they are added to.
-        config: Sizes of the model.
+        config: Its sizes.
         state: Weights of the backbone by their published names.
         positions: Positions by which the tokens are rotated, at most; where they differ by head, one row for each.
         before: Number of tokens before them, whose keys and values are given.
@@ -142,7 +175,7 @@ class _TwoWayEncoder:
     def __init__(
         self,
         graph: Graph,
-        config: TwoWayConfig,
+        config: RotarySizes,
         state: State,
         positions: Int[np.ndarray, "*heads tokens"],
         *,
@@ -150,7 +183,6 @@ class _TwoWayEncoder:
     ) -> None:
         self._graph, self._config, self._state = graph, config, state
         self._positions, self._before = positions, before
-        self._eps = MODERN_EPS if config.is_modern else NOMIC_EPS
         self._angles: dict[float, list[str]] = {}
         self.own: list[tuple[str, str]] = []
 
@@ -165,6 +197,10 @@ class _TwoWayEncoder:
             kind = 2 * kind if config.by_head and not by_themselves else kind
             table = _normed(config, state, state["embeddings.word_embeddings.weight"] + kind)
         return self._graph.op("Gather", self._graph.constant(table), ids)
+
+    def normed(self, words: str) -> str:
+        """Add the norm of ModernBERT's word embeddings, which are given, for the first layer of a text by itself."""
+        return self._norm(words, "embeddings.norm.")
 
     def run(self, x: str, bias: str, *, kept: str | None = None, first_wanted: int = 0) -> str:
         """Add all layers.
@@ -210,8 +246,7 @@ class _TwoWayEncoder:
     def _rotated(self, x: str, layer: int, tokens: str) -> str:
         """Add the rotation of each pair of entries of the two halves by its angle."""
         graph, config = self._graph, self._config
-        theta = NOMIC_THETA if not config.is_modern else LOCAL_THETA if config.is_local(layer) else GLOBAL_THETA
-        if theta not in self._angles:
+        if (theta := config.theta(layer)) not in self._angles:
             tables = _cosines_and_sines(self._positions, config.head_dim, theta)
             self._angles[theta] = [self._first_rows(each, tokens, each.ndim - 2) for each in tables]
         cosines, sines = self._angles[theta]
@@ -245,11 +280,14 @@ class _TwoWayEncoder:
     def _window(self, tokens: str) -> str:
         """Add the bias of local layers, (tokens, sequence)."""
         graph = self._graph
-        places = np.arange(self._before + int(self._positions.shape[-1]))
-        far = np.abs(places[self._before :, None] - places) > self._config.window // 2
-        rows = self._first_rows(np.where(far, np.float32(NEVER), np.float32(0)), tokens, 0)
-        sequence = graph.op("Add", tokens, graph.integers(self._before))
-        return graph.op("Slice", rows, graph.integers(0), sequence, graph.integers(1))
+        before, zero, one = (graph.constant(np.int64(number)) for number in (self._before, 0, 1))
+        sequence = graph.op("Add", graph.op("Squeeze", tokens), before)
+        columns, rows = (
+            graph.op("Cast", graph.op("Range", start, sequence, one), attributes={"to": 1}) for start in (zero, before)
+        )
+        distance = graph.op("Abs", graph.op("Sub", graph.op("Unsqueeze", rows, graph.integers(1)), columns))
+        far = graph.op("Greater", distance, graph.constant(np.float32(self._config.window // 2)))
+        return graph.op("Where", far, graph.constant(np.float32(NEVER)), graph.constant(np.float32(0)))
 
     def _first_rows(self, table: Array, tokens: str, axis: int) -> str:
         """Add the part of a table that belongs to the tokens."""
@@ -265,7 +303,9 @@ class _TwoWayEncoder:
         """Add a layer normalisation; ModernBERT's has no bias."""
         parts = ("weight",) if self._config.is_modern else ("weight", "bias")
         weights = (self._graph.constant(self._state[f"{name}{each}"]) for each in parts)
-        return self._graph.op("LayerNormalization", x, *weights, attributes={"axis": -1, "epsilon": self._eps})
+        return self._graph.op(
+            "LayerNormalization", x, *weights, attributes={"axis": -1, "epsilon": self._config.norm_eps}
+        )
 
     def _name(self, layer: int) -> str:
         return f"{'' if self._config.is_modern else 'encoder.'}layers.{layer}."
@@ -299,11 +339,15 @@ def _cosines_and_sines(positions: Int[np.ndarray, "*heads tokens"], head_dim: in
     return np.concatenate([cosines, cosines], axis=-1), np.concatenate([-sines, sines], axis=-1)
 
 
-def _normed(config: TwoWayConfig, backbone: State, x: Float32[np.ndarray, "tokens dim"]) -> Array:
+def _normed(config: RotarySizes, backbone: State, x: Float32[np.ndarray, "tokens dim"]) -> Array:
     """Apply the backbone's norm of embeddings."""
-    eps, name = (MODERN_EPS, "embeddings.norm.") if config.is_modern else (NOMIC_EPS, "emb_ln.")
+    name = "embeddings.norm." if config.is_modern else "emb_ln."
     centred = x - x.mean(axis=-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(eps)) * backbone[f"{name}weight"]
+    scaled = (
+        centred
+        / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(config.norm_eps))
+        * backbone[f"{name}weight"]
+    )
     return scaled if config.is_modern else scaled + backbone[f"{name}bias"]
 
 

@@ -188,13 +188,15 @@ function judgments() {
 }
 
 function save() {
-  const lines = judgments().filter((one) => one.right.length).map(({ query, right }) => ({ query, ids: right }));
+  const lines = judgments()
+    .filter((one) => one.right.length)
+    .map(({ query, right }) => ({ question: query, answers: right.map((id) => ({ id })) }));
   if (!lines.length) {
-    problem("A canary file holds queries with passages that are right. Mark one first.");
+    problem("The file holds questions with passages that are right. Mark one first.");
     return;
   }
   const text = lines.map((line) => `${JSON.stringify(line)}\n`).join("");
-  download(new Blob([text], { type: "application/jsonl" }), "canary.jsonl");
+  download(new Blob([text], { type: "application/jsonl" }), "judged.jsonl");
 }
 
 async function saveSet() {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from cde_rag import CDEModel, ContextualEmbedder
@@ -14,8 +15,8 @@ from cde_rag._validation import check_list, named_keywords_with
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMissingError
 from langchain_cde import contexts
-from langchain_cde.documents import page_contents, warn_of_cut_texts
-from langchain_cde.keepers import require_named_space, stamp_of_caller
+from langchain_cde.documents import check_fits, page_contents, warn_of_cut_texts
+from langchain_cde.keepers import in_qdrant, keep_in_qdrant, require_named_space, shows_all, stamp_of_caller
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
 from langchain_cde.stamps import stamp
 
@@ -29,12 +30,13 @@ _BINDING: Final = threading.Lock()  # of embeddings to the context of a store
 class CDEEmbeddings(Embeddings):
     """Embeds texts in one context, which is fixed before the first text arrives. Thread-safe.
 
-    It never samples a context by itself: LangChain hands documents over in slices, and some stores send "dummy_text"
-    first. The context comes from `from_documents`, `from_texts`, `load`, `from_qdrant`, or a collection's embedder.
+    The context comes from `from_documents`, `from_texts`, `load`, `from_qdrant`, or a collection's embedder.
 
     Args:
-        embedder: Without one, the context is that of the first FAISS or Chroma store that calls: its stamp names the
-            context, which is in the cache of the user who made it. Any other call says how to come by a context.
+        embedder: Without one, the context is made of all documents by the `from_documents` and `from_texts` of
+            `CDEVectorStore`, `InMemoryVectorStore` and `FAISS`, which show all of them at once. Where a FAISS or Chroma
+            store is opened, its stamp names the context, which is in the cache of the user who made it. Any other call
+            says how to come by a context: stores hand documents over in slices, and some send "dummy_text" first.
 
     Raises:
         TypeError: Another argument.
@@ -137,6 +139,17 @@ class CDEEmbeddings(Embeddings):
         """
         return cls(contexts.from_qdrant(client, collection, fingerprint, model))
 
+    @property
+    def has_context(self) -> bool:
+        """True if there is a context already."""
+        return self._embedder is not None
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Make the context of texts, as `from_texts` does, unless there is one."""
+        with _BINDING:
+            if self._embedder is None:
+                self._embedder = CDEEmbeddings.from_texts(texts).embedder
+
     def save(self, path: str | Path) -> None:
         """Write the context to one file, best named `*.context.safetensors`, for `load`.
 
@@ -170,6 +183,14 @@ class CDEEmbeddings(Embeddings):
                 with _BINDING:
                     self._embedder = self._embedder or contexts.from_cache(fingerprint)
                 return self._embedder
+            if in_qdrant():
+                raise ContextMissingError(
+                    "CDEEmbeddings has no context yet, and QdrantVectorStore begins with a dummy text and slices of 64 "
+                    "documents, of which none is made. Make it of all documents first: "
+                    "embeddings = CDEEmbeddings.from_documents(documents); then QdrantVectorStore.from_documents("
+                    "documents, embeddings, …, vector_name=embeddings.vector_name). For a collection that is there: "
+                    "embeddings = CDEEmbeddings.from_qdrant(client, collection)."
+                )
             raise ContextMissingError(
                 "CDEEmbeddings needs the context of a corpus before it can embed, and has none. Make one of all "
                 "documents with CDEEmbeddings.from_documents(documents) or .from_texts(texts), or bring back the one "
@@ -220,12 +241,18 @@ class CDEEmbeddings(Embeddings):
             ContextError: Called by a cache, record manager or vector store that is not of this context.
             ContextMissingError: There is no context.
             CorpusError: A text is blank.
+            TruncationError: More than 5 % of the texts' tokens exceed the model's limit.
 
         Warns:
+            CDEWarning: Qdrant refused the context.
             TruncationWarning: Texts exceed the model's token limit, with the splitter's setting that makes them fit.
         """
-        require_named_space(self.fingerprint, "document")
         check_list(texts, call="embed_documents")
+        if not self.has_context and shows_all():
+            self.fit(texts)
+        require_named_space(self.fingerprint, "document")
+        check_fits(texts, self.embedder)
+        keep_in_qdrant(self.embedder.context)
         embedded = self.embedder.embed_passages(texts, None)
         warn_of_cut_texts(int(embedded.truncated.sum()), len(texts), self.embedder)
         return [SpaceVector(row, self.fingerprint) for row in embedded.vectors.tolist()]
@@ -238,7 +265,9 @@ class CDEEmbeddings(Embeddings):
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """Run `embed_documents` in a thread."""
-        require_named_space(self.fingerprint, "document")  # the thread does not see who calls
+        if not self.has_context and shows_all():  # the thread does not see who calls
+            await run_in_executor(None, self.fit, texts)
+        require_named_space(self.fingerprint, "document")
         return await super().aembed_documents(texts)
 
     async def aembed_query(self, text: str) -> list[float]:

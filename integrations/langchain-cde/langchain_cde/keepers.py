@@ -14,12 +14,14 @@ its methods are looked up, other stores do not.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from langchain_core.vectorstores import VectorStore
 
-from cde_rag.errors import CDEWarning, ContextError, warn_user
+from cde_rag import Context
+from cde_rag.errors import CDEWarning, ContextError, StoreError, warn_user
 from langchain_cde.space import Role, cache_namespace, record_name, record_namespace
 from langchain_cde.stamps import check_chroma, check_faiss, stamp_of_chroma, stamp_of_faiss
 
@@ -63,6 +65,46 @@ def stamp_of_caller() -> str | None:
             return fingerprint
         frame = frame.f_back
     return None
+
+
+def shows_all() -> bool:
+    """Return True if a store that is made of texts embeds all of them by this call."""
+    return any(module in _MADE_AT_ONCE and name in ("from_texts", "afrom_texts") for module, name, _ in _callers())
+
+
+def in_qdrant() -> bool:
+    """Return True if a store in Qdrant calls."""
+    return any(module in _QDRANT for module, _, _ in _callers())
+
+
+def keep_in_qdrant(context: Context) -> None:
+    """Store the context with the Qdrant collection that the calling store writes to, once.
+
+    Warns:
+        CDEWarning: Qdrant refused it.
+    """
+    for module, name, variables in _callers():
+        if module not in _QDRANT or name != "add_texts" or _KEPT.get(store := variables["self"]) == context.fingerprint:
+            continue
+        from cde_rag.stores.qdrant import write_context
+
+        try:
+            write_context(store.client, store.collection_name, context.to_bytes(), fingerprint=context.fingerprint)
+        except StoreError as error:
+            warn_user(
+                f"The context is not stored with the collection {store.collection_name!r}: {error} Store it with "
+                "embeddings.save_to_qdrant(client, collection), or in a file, embeddings.save(path).",
+                CDEWarning,
+            )
+        _KEPT[store] = context.fingerprint
+
+
+def _callers() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the module, the name of the function and the variables of each frame on the call stack."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_locals
+        frame = frame.f_back
 
 
 def _store_in(variables: Mapping[str, Any]) -> list[type[VectorStore]]:
@@ -147,6 +189,9 @@ _STAMPED: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
     "langchain_chroma.vectorstores": stamp_of_chroma,
     "langchain_community.vectorstores.faiss": stamp_of_faiss,
 }
+_QDRANT: Collection[str] = ("langchain_qdrant.qdrant", "langchain_qdrant.vectorstores")
+_MADE_AT_ONCE: Collection[str] = ("langchain_community.vectorstores.faiss", "langchain_core.vectorstores.in_memory")
+_KEPT: WeakKeyDictionary[VectorStore, str] = WeakKeyDictionary()  # contexts that this process stored, by store
 _STORES: Collection[str] = {  # modules of stores that cannot meet another context unseen
     "langchain_cde.vector_store",
     "langchain_chroma.vectorstores",

@@ -21,7 +21,7 @@ class CDERetriever(BaseRetriever):
         collection: The collection to search.
         k: Maximum number of documents.
         filter: Filter over the metadata; see `cde_rag.stores.filters`.
-        search_type: "similarity", by vectors; "hybrid", by vectors and terms (BM25) together.
+        search_type: "hybrid", by vectors and terms (BM25) together; or "similarity", by vectors.
         weight: Weight of the vectors in a hybrid search, from 0 to 1; 0.65 by default.
     """
 
@@ -30,7 +30,7 @@ class CDERetriever(BaseRetriever):
     collection: Collection
     k: int = 4
     filter: dict[str, Any] | None = None
-    search_type: Literal["similarity", "hybrid"] = "similarity"
+    search_type: Literal["hybrid", "similarity"] = "hybrid"
     weight: float | None = Field(default=None, ge=0, le=1)
 
     def _get_relevant_documents(

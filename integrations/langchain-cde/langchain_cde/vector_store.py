@@ -4,8 +4,9 @@
 # pyright: reportIncompatibleMethodOverride=false
 # LangChain's signatures end in **kwargs; here an argument that is not known is an error and not passed over.
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Names
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -22,15 +23,16 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from cde_rag import Collection
 from cde_rag._validation import check_list, check_positive, named_keywords, named_keywords_with
+from cde_rag.collection.first_context import create_without_documents
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.errors import StoreError, TruncationWarning, adapter_warns
 from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.records import from_columns
 from cde_rag.search.fusion import marginal_relevance
 from cde_rag.stores.filters import check_narrows
-from cde_rag.stores.kinds import temporary_store
+from cde_rag.stores.kinds import store_at, temporary_store
 from cde_rag.stores.store import Store
-from langchain_cde.documents import document, warn_of_cut_texts
+from langchain_cde.documents import check_fits, document, warn_of_cut_texts
 from langchain_cde.embeddings import CDEEmbeddings
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import require_same_space
@@ -44,7 +46,7 @@ class CDEVectorStore(VectorStore):
     """Documents in a collection: vectors, texts, metadata and their context together. Thread-safe.
 
     Filters are those of `cde_rag.stores.filters`. Scores are cosines: in [-1, 1], higher is better; those of hybrid
-    searches are fused scores from 0 to 1, which compare the hits of one query and no others.
+    searches are from 0 to 1, and compare queries once the collection is calibrated, from 64 documents on.
 
     Args:
         collection: From `Collection.create` or `Collection.open`; `from_documents` makes one.
@@ -79,7 +81,8 @@ class CDEVectorStore(VectorStore):
 
         Args:
             texts: As in `add_texts`.
-            embedding: A CDEEmbeddings that has a context.
+            embedding: CDEEmbeddings; without a context it makes one of the texts. If there are none, the collection
+                begins in the context of no corpus, and moves to one of its own at 64 and at 512 texts.
             metadatas: As in `add_texts`.
             ids: As in `add_texts`.
             store: The path of a new folder, such as "papers.faiss", an address of PostgreSQL, or a store of
@@ -89,9 +92,9 @@ class CDEVectorStore(VectorStore):
                 embeddings that read no siblings.
 
         Raises:
-            ContextMissingError: The embedding has no context.
             CorpusError: A text or its metadata cannot be used, or the lists are not equally long; nothing is made.
             StoreError: There is a collection in the store already: `CDEVectorStore(Collection.open(store))`.
+            TruncationError: More than 5 % of the texts' tokens exceed the model's limit.
             TypeError: Another kind of embedding, or no store.
         """
         if not isinstance(embedding, CDEEmbeddings):
@@ -105,16 +108,22 @@ class CDEVectorStore(VectorStore):
                 'store="papers.faiss", or a store of cde_rag.stores.'
             )
         place = temporary_store() if store is None else store
-        key = parent_key if embedding.embedder.max_siblings else None
         check_list(texts, call="from_texts")
         listed = list(texts)
         given = _with_ids(ids, len(listed))
-        first_records(from_columns(listed, ids=given, titles=None, metadata=metadatas, parent_key=key), key)
-        try:
+        first_records(
+            from_columns(listed, ids=given, titles=None, metadata=metadatas, parent_key=parent_key), parent_key
+        )
+        with _own_remedy():
+            if not listed and not embedding.has_context:
+                opened = store_at(place) if isinstance(place, str | Path) else place
+                create_without_documents(opened, "cde-mini", parent_key)
+                return cls(Collection.open(opened))
+            if not embedding.has_context:
+                embedding.fit(listed)
+            check_fits(listed, embedding.embedder)
+            key = parent_key if embedding.embedder.max_siblings else None
             created = cls(Collection.create(place, embedding.embedder, parent_key=key))
-        except StoreError as error:
-            error.args = (str(error).replace("Collection.open(…)", "CDEVectorStore(Collection.open(store))"),)
-            raise
         created.add_texts(listed, metadatas, ids=given)
         return created
 
@@ -146,6 +155,7 @@ class CDEVectorStore(VectorStore):
         Raises:
             ContextMismatchError: The collection was given another context since it was opened.
             CorpusError: A text or its metadata cannot be used, or the lists are not equally long.
+            TruncationError: More than 5 % of the texts' tokens exceed the model's limit.
         """
         check_list(texts, call="add_texts")
         listed = list(texts)
@@ -154,6 +164,7 @@ class CDEVectorStore(VectorStore):
         records = restored(self.collection, list(made))
         titles = [record.title for record in records]
         metadata = None if metadatas is None else [record.metadata for record in records]
+        check_fits(listed, self.collection.embedder)
         with adapter_warns(TruncationWarning):
             report = self.collection.add(listed, ids=given, titles=titles, metadata=metadata)
         warn_of_cut_texts(report.truncated, len(listed), self.collection.embedder)
@@ -322,10 +333,11 @@ class CDEVectorStore(VectorStore):
         return await super().asearch(query, search_type, **kwargs)
 
     def as_retriever(self, **kwargs: Any) -> VectorStoreRetriever:
-        """Return a retriever; LangChain's arguments, and `search_type="hybrid"` as well.
+        """Return a retriever, by vectors and terms (BM25) together.
 
         Args:
-            kwargs: `search_type`, and `search_kwargs`, such as {"k": 5, "filter": {…}, "weight": 0.5}.
+            kwargs: `search_type`, "hybrid" by default, "similarity" by vectors alone, or another of LangChain's; and
+                `search_kwargs`, such as {"k": 5, "filter": {…}, "weight": 0.5}.
         """
         tags = [*(kwargs.pop("tags", None) or []), *self._get_retriever_tags()]
         return CDEVectorStoreRetriever(vectorstore=self, tags=tags, **kwargs)
@@ -341,8 +353,9 @@ class CDEVectorStore(VectorStore):
 
 
 class CDEVectorStoreRetriever(VectorStoreRetriever):
-    """LangChain's retriever of a vector store, with the search type "hybrid"."""
+    """LangChain's retriever of a vector store, with the search type "hybrid", which is the default."""
 
+    search_type: str = HYBRID
     allowed_search_types: ClassVar[Names[str]] = (*VectorStoreRetriever.allowed_search_types, HYBRID)
 
     def _get_relevant_documents(
@@ -358,6 +371,16 @@ class CDEVectorStoreRetriever(VectorStoreRetriever):
         if self.search_type == HYBRID:
             return await self.vectorstore.asearch(query, HYBRID, **(self.search_kwargs | kwargs))
         return await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
+
+
+@contextmanager
+def _own_remedy() -> Iterator[None]:
+    """Name CDEVectorStore in the remedy of a store that has a collection already."""
+    try:
+        yield
+    except StoreError as error:
+        error.args = (str(error).replace("Collection.open(…)", "CDEVectorStore(Collection.open(store))"),)
+        raise
 
 
 def _with_ids(ids: Sequence[str | None] | None, texts: int) -> list[str]:

@@ -11,7 +11,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, Te
 from llama_index.embeddings.cde import CDEEmbedding
 from llama_index_corpora import sentences
 
-from cde_rag.errors import TruncationWarning
+from cde_rag.errors import TruncationError, TruncationWarning
 
 Fresh = Callable[..., CDEEmbedding]
 
@@ -85,9 +85,19 @@ def test_the_payload_has_no_more_than_names(embedding: CDEEmbedding) -> None:
     }
 
 
-def test_long_texts_are_warned_of(embedding: CDEEmbedding) -> None:
-    with pytest.warns(TruncationWarning, match=r"1 of 1 texts .*SentenceSplitter\(chunk_size=\d+, chunk_overlap=\d+\)"):
+SETTING = r"SentenceSplitter\(chunk_size=\d+, chunk_overlap=\d+\)"
+
+
+def test_long_texts_without_nodes_are_refused(embedding: CDEEmbedding, fresh: Fresh) -> None:
+    """Nothing is embedded and no context is made of what the model would not read; a few tokens more are warned of."""
+    with pytest.raises(TruncationError, match=rf"1 of which \d\d% would not be read.*{SETTING}.*windows=True"):
         embedding.get_text_embedding("money " * 100)
+    unfitted = fresh()
+    with pytest.raises(TruncationError, match="70 of which"):
+        unfitted.get_text_embedding_batch(["money " * 100, *sentences(69)])
+    assert unfitted.fingerprint is None
+    with pytest.warns(TruncationWarning, match=rf"1 of 70 texts .*{SETTING}"):
+        embedding.get_text_embedding_batch(["money " * 35, *sentences(69)])
 
 
 @pytest.mark.parametrize("wrong", [["a"], "a", [TextNode(text="a"), None]])

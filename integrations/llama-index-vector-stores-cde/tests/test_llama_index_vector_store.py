@@ -26,7 +26,15 @@ from llama_index.vector_stores.cde import CDEVectorStore, CollectionEmbedding
 
 from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, FunctionEmbedder, Record
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
-from cde_rag.errors import ContextError, CorpusError, FilterError, SmallContextWarning, StoreError, TruncationWarning
+from cde_rag.errors import (
+    ContextError,
+    CorpusError,
+    FilterError,
+    SmallContextWarning,
+    StoreError,
+    TruncationError,
+    TruncationWarning,
+)
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -542,12 +550,25 @@ def test_other_modes_are_refused(vector_store: CDEVectorStore) -> None:
         vector_store.query(VectorStoreQuery(query_str="money", mode=VectorStoreQueryMode.SVM))
 
 
-def test_truncated_nodes_are_warned_of_with_the_splitters_setting(vector_store: CDEVectorStore) -> None:
-    with pytest.warns(
-        TruncationWarning, match=r"1 nodes were truncated.*SentenceSplitter\(chunk_size=\d+, chunk_overlap"
-    ) as told:
+def test_long_nodes_are_refused_with_the_splitters_setting(vector_store: CDEVectorStore) -> None:
+    setting = r"SentenceSplitter\(chunk_size=\d+, chunk_overlap"
+    with pytest.raises(TruncationError, match=rf"would not be read.*{setting}.*windows=True"):
         vector_store.add([TextNode(text="money " * 100, id_="long")])
+    short = [TextNode(text=f"a bank by the river {number}") for number in range(39)]
+    with pytest.warns(TruncationWarning, match=rf"1 nodes were truncated.*{setting}") as told:
+        vector_store.add([TextNode(text="money " * 35, id_="long"), *short])
     assert len(told) == 1  # and none of the core's
+
+
+def test_a_store_without_documents_begins_without_a_corpus(tmp_path: Path) -> None:
+    store = CDEVectorStore.from_documents([], tmp_path / "notes.faiss")
+    index = VectorStoreIndex.from_vector_store(store, embed_model=store.embed_model)
+    assert index.as_retriever().retrieve("sea") == []
+    store.add([TextNode(text=f"Note {number}: {number * 7} men went to sea.") for number in range(64)])
+    assert store.collection.inspect().context_documents_seen == 64
+    index.insert(Document(text="The pump was mended."))
+    assert index.as_retriever(similarity_top_k=1).retrieve("who mended the pump")[0].text == "The pump was mended."
+    store.collection.close()
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")

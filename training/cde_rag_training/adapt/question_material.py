@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cde_rag.errors import CorpusError
+from cde_rag.evaluation.answer_scores import JudgedPassages
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
+from cde_rag.evaluation.own_questions import OwnCorpus, OwnQuestions, parent_name
 from cde_rag_training.adapt.corpus_pairs import ask, to_pairs
-from cde_rag_training.adapt.own_questions import OwnCorpus, OwnQuestions
-from cde_rag_training.adapt.sections import parent_name, place_of, sections
+from cde_rag_training.adapt.sections import place_of, sections
 from cde_rag_training.clustering.near_duplicates import DuplicateConfig
 from cde_rag_training.clustering.surrogate import Surrogate
 from cde_rag_training.data.duplicates import EvaluationTexts, without_near_duplicates
 from cde_rag_training.data.pairs import Pair
-from cde_rag_training.questions.answer_scores import JudgedPassages
 
 SHARES: Final = {"test": 0.3, "development": 0.15}  # of the questions; the rest is trained on
 FEWEST: Final = {"training": 24, "development": 8, "test": 20}

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cde_rag.records import Record, parent_of
+from cde_rag.evaluation.own_questions import parent_name
+from cde_rag.records import Record
 
 _HEADING = re.compile(r"#{1,6}[ \t]+(\S.*?)[ \t#]*")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
@@ -76,12 +77,6 @@ def sampled(records: Iterable[Record], *, parent_key: str | None, limit: int, se
 def place_of(parent: str, seed: int) -> float:
     """Hash a parent's name and the seed to a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{parent}".encode()).digest()[:8], "big") / 2**64
-
-
-def parent_name(record: Record, parent_key: str | None) -> str:
-    """Return the name of a record's page: its parent, else its title, else its id."""
-    parent = parent_of(record, parent_key)
-    return str(parent) if parent is not None else record.title or record.id
 
 
 def _parts(markdown: str) -> Iterator[tuple[str, str]]:

@@ -17,10 +17,10 @@ from cde_rag.cli.serve import LLM_KEY_VARIABLE
 from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
+    from cde_rag.evaluation.own_questions import OwnCorpus, OwnQuestions
     from cde_rag.readers import RecordReader
     from cde_rag_training.adapt.adaptation import Adaptation
     from cde_rag_training.adapt.corpus_pairs import PairReport
-    from cde_rag_training.adapt.own_questions import OwnCorpus, OwnQuestions
     from cde_rag_training.adapt.question_adaptation import QuestionAdaptationConfig
     from cde_rag_training.adapt.question_material import QuestionMaterial
     from cde_rag_training.questions.question_writing import WritingConfig
@@ -41,8 +41,8 @@ def adapt(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Your questions: judged on the page of cde-rag serve (its zip or canary.jsonl), a folder in BEIR's "
-            "layout, or lines with query and id (or document), or with question and answers (page, quote).",
+            help="Your questions: lines with question and answers (page and quote, or id), what the page of cde-rag "
+            "serve saves, a folder in BEIR's layout, or lines with query and id (or document).",
         ),
     ] = None,
     llm: Annotated[
@@ -232,7 +232,7 @@ def _by_questions(
     as_json: bool,
 ) -> "Adaptation | None":
     """Adapt by questions of a file, or by those that a language model writes; None after a dry run."""
-    from cde_rag_training.adapt.own_questions import OwnCorpus, read_own_questions
+    from cde_rag.evaluation.own_questions import OwnCorpus, read_own_questions
     from cde_rag_training.adapt.question_adaptation import adapt_to_questions, adaptation_plan
     from cde_rag_training.adapt.question_material import question_material, rehearsal_pairs
 
@@ -269,8 +269,8 @@ def _written(
     from tqdm import tqdm
 
     from cde_rag._files import write_durably
+    from cde_rag.evaluation.own_questions import find_answers
     from cde_rag_training.adapt.output_folder import claimed
-    from cde_rag_training.adapt.own_questions import find_answers
     from cde_rag_training.questions.question_writing import (
         Written,
         as_row,

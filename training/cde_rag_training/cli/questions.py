@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float32
 
+    from cde_rag.evaluation.question_folder import QuestionCorpus
     from cde_rag_training.clustering.surrogate import Surrogate
-    from cde_rag_training.questions.question_folder import QuestionCorpus
     from cde_rag_training.questions.question_pairs import PairsReport
 
 SURROGATES = ("minilm", "tfidf", "none")
@@ -100,8 +100,8 @@ def questions(
 
 
 def _read(source: Path, names: list[str], pages: Path | None) -> "list[QuestionCorpus]":
+    from cde_rag.evaluation.question_folder import read_corpora
     from cde_rag_training.questions.published_questions import read_published
-    from cde_rag_training.questions.question_folder import read_corpora
 
     if not source.is_file():
         if pages is not None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.evaluation.answer_scores import JudgedPassages
 from cde_rag.search.fusion import Scored
-from cde_rag_training.questions.answer_scores import JudgedPassages
 
 
 @dataclass(frozen=True, kw_only=True)

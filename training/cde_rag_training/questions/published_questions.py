@@ -15,21 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, cast
 
 from cde_rag.errors import CorpusError
+from cde_rag.evaluation.answer_passages import flat
+from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion, existing, string
+from cde_rag.evaluation.question_folder import PAGES, QuestionCorpus, Site, read_page, read_pages, site_of
 from cde_rag.readers.columns import UnusableError, kind
 from cde_rag.readers.tables import jsonl_rows, opened
-from cde_rag_training.questions.answer_passages import flat
-from cde_rag_training.questions.question_folder import (
-    PAGES,
-    Answer,
-    QuestionCorpus,
-    Site,
-    UserQuestion,
-    existing,
-    read_page,
-    read_pages,
-    site_of,
-    string,
-)
 from cde_rag_training.questions.question_pairs import write_lines
 
 DIGITS: Final = 16  # of a digest, hexadecimal
@@ -115,7 +105,7 @@ def _published(corpus: QuestionCorpus) -> dict[str, Any]:
     return asdict(corpus.site) | {"pages": digests, "questions": questions}
 
 
-def _place(corpus: QuestionCorpus, question: UserQuestion, answer: Answer) -> list[object]:
+def _place(corpus: QuestionCorpus, question: JudgedQuestion, answer: Answer) -> list[object]:
     words = answer.quote.split()
     found = re.search(r"\s+".join(map(re.escape, words)), corpus.pages[answer.page])
     if found is None:
@@ -180,12 +170,12 @@ def _rebuilt(
     pages = _pages(folder, digests)
     changes = [f"the page {page!r} is missing" for page in digests if page not in pages]
     changes += [f"the page {page!r} changed" for page in pages if text_digest(pages[page]) != digests[page]]
-    kept: list[UserQuestion] = []
+    kept: list[JudgedQuestion] = []
     for question in questions:
         quotes = [(place.page, _quote(pages.get(place.page, ""), place)) for place in question.places]
         answers = tuple(Answer(page, quote) for page, quote in quotes if quote)
         if answers:
-            kept.append(UserQuestion(question.id, question.text, question.kind, answers))
+            kept.append(JudgedQuestion(question.id, question.text, question.kind, answers))
         if len(answers) < len(quotes):
             lost = "question is left out" if not answers else "question keeps its other answers"
             changes.append(f"{question.id}: a quote is not in its page any more; the {lost}")

@@ -10,19 +10,13 @@ from typing import Any, NamedTuple
 
 from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError
+from cde_rag.evaluation.answer_passages import MAX_CHARACTERS, AnswerFinder, PagePassage, page_passages
+from cde_rag.evaluation.judged_questions import QUESTIONS, existing
+from cde_rag.evaluation.question_folder import PAGES, TRAIN, QuestionCorpus, read_corpora
 from cde_rag_training.clustering.near_duplicates import DuplicateConfig
 from cde_rag_training.clustering.surrogate import Surrogate
 from cde_rag_training.data.duplicates import Deduplicated, EvaluationTexts, read_evaluation, without_near_duplicates
 from cde_rag_training.data.pairs import Pair
-from cde_rag_training.questions.answer_passages import MAX_CHARACTERS, AnswerFinder, PagePassage, page_passages
-from cde_rag_training.questions.question_folder import (
-    PAGES,
-    QUESTIONS,
-    TRAIN,
-    QuestionCorpus,
-    existing,
-    read_corpora,
-)
 
 PASSAGES = "passages.jsonl.gz"
 REPORT = "report.json"

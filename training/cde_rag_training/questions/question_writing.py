@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from cde_rag.errors import CDEError, require
-from cde_rag_training.questions.answer_passages import PagePassage, holds
-from cde_rag_training.questions.question_folder import Answer, UserQuestion
+from cde_rag.evaluation.answer_passages import PagePassage, holds
+from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion
 
 Ask: TypeAlias = Callable[[list[dict[str, str]]], AsyncGenerator[str, None]]
 """Messages to the pieces of a complete answer, as of `remote_answers`."""
@@ -100,7 +100,7 @@ class Written(NamedTuple):
         sections: Sections that were asked about.
     """
 
-    questions: list[UserQuestion]
+    questions: list[JudgedQuestion]
     refused: Counter[str]
     sections: int
 
@@ -151,7 +151,7 @@ def prompt_of(section: AskedSection, number: int, config: WritingConfig) -> list
     return [{"role": "system", "content": _prompt("system.md")}, {"role": "user", "content": filled}]
 
 
-def checked(answer: str, section: AskedSection, known: set[str]) -> tuple[list[UserQuestion], Counter[str]]:
+def checked(answer: str, section: AskedSection, known: set[str]) -> tuple[list[JudgedQuestion], Counter[str]]:
     """Return the usable questions of a model's answer, and the number of the others by reason.
 
     Args:
@@ -162,7 +162,7 @@ def checked(answer: str, section: AskedSection, known: set[str]) -> tuple[list[U
     rows = _rows_of(answer)
     if rows is None:
         return [], Counter({"an answer that is no JSON list": 1})
-    found: list[UserQuestion] = []
+    found: list[JudgedQuestion] = []
     refused = Counter[str]()
     for row in rows:
         question, reason = _checked(row, section, known)
@@ -258,7 +258,7 @@ def read_journal(path: Path) -> dict[str, Mapping[str, Any]]:
         raise WritingError(f"{path} is damaged ({error}). Delete it; its questions are written again.") from error
 
 
-def as_row(question: UserQuestion) -> dict[str, Any]:
+def as_row(question: JudgedQuestion) -> dict[str, Any]:
     """Return a question as a line of `questions.jsonl`."""
     answers = [{"page": each.page, "quote": each.quote} for each in question.answers]
     return {"question": question.text, "kind": question.kind, "answers": answers}
@@ -323,7 +323,7 @@ def _joined(written: Written, rows: Mapping[str, Mapping[str, Any]], sections: S
         if section.key in rows:
             row = rows[section.key]
             questions += [
-                UserQuestion("", each["question"], each["kind"], tuple(Answer(**one) for one in each["answers"]))
+                JudgedQuestion("", each["question"], each["kind"], tuple(Answer(**one) for one in each["answers"]))
                 for each in row["questions"]
             ]
             refused.update(row["refused"])
@@ -344,7 +344,7 @@ def _rows_of(answer: str) -> list[object] | None:
     return None
 
 
-def _checked(row: object, section: AskedSection, known: set[str]) -> tuple[UserQuestion | None, str]:
+def _checked(row: object, section: AskedSection, known: set[str]) -> tuple[JudgedQuestion | None, str]:
     """Return a question, or the reason why it is refused."""
     fields = cast("Mapping[str, object]", row)
     given = [fields.get(name) for name in ("question", "kind", "quote")]
@@ -353,7 +353,7 @@ def _checked(row: object, section: AskedSection, known: set[str]) -> tuple[UserQ
     text, kind, quote = (" ".join(str(each).split()) for each in given)
     reasons: Iterator[str] = (reason for reason, wrong in _faults(text, kind, quote, section, known) if wrong())
     reason = next(reasons, "")
-    return (None, reason) if reason else (UserQuestion("", text, kind, (Answer(section.page, quote),)), "")
+    return (None, reason) if reason else (JudgedQuestion("", text, kind, (Answer(section.page, quote),)), "")
 
 
 def _faults(

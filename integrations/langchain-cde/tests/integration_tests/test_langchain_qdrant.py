@@ -1,6 +1,7 @@
 """LangChain's own QdrantVectorStore with CDEEmbeddings: our named vector, the context beside the collection."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from langchain_core.documents import Document
@@ -32,7 +33,6 @@ def documents(texts: list[str]) -> list[Document]:
 
 def make(client: QdrantClient, embeddings: CDEEmbeddings) -> QdrantVectorStore:
     """As the README has it."""
-    embeddings.save_to_qdrant(client, "papers")
     vectors = {embeddings.vector_name: VectorParams(size=16, distance=Distance.COSINE)}
     client.create_collection("papers", vectors_config=vectors)
     return QdrantVectorStore(client, "papers", embeddings, vector_name=embeddings.vector_name)
@@ -62,14 +62,22 @@ async def test_a_collection_is_made_reopened_and_searched(
     assert {document.metadata["n"] >= 50 for document in store.similarity_search(query, filter=late)} == {True}
 
 
-def test_from_documents_takes_the_name_too(documents: list[Document], embeddings: CDEEmbeddings) -> None:
+def test_from_documents_stores_the_context_with_the_first_write(
+    documents: list[Document], embeddings: CDEEmbeddings, tiny_model: CDEModel, tmp_path: Path
+) -> None:
     """Which sends "dummy_text" before all documents."""
+    path, name = str(tmp_path / "folder"), embeddings.vector_name
     store = QdrantVectorStore.from_documents(
-        documents, embeddings, location=":memory:", collection_name="papers", vector_name=embeddings.vector_name
+        documents, embeddings, path=path, collection_name="papers", vector_name=name
     )
-    assert len(found(store, "the river", k=100)) == 100
-    embeddings.save_to_qdrant(store.client, "papers")
+    expected = found(store, "the river", k=100)
+    assert len(expected) == 100
     store.client.close()
+    client = QdrantClient(path=path)  # as the next process
+    again = CDEEmbeddings.from_qdrant(client, "papers", model=tiny_model)
+    assert again.fingerprint == embeddings.fingerprint
+    assert found(QdrantVectorStore(client, "papers", again, vector_name=name), "the river", k=100) == expected
+    client.close()
 
 
 def test_through_a_cache_and_the_index_function(
@@ -92,7 +100,8 @@ def test_through_a_cache_and_the_index_function(
 
 
 def test_without_a_context_nothing_is_made_of_the_dummy(client: QdrantClient, documents: list[Document]) -> None:
-    with pytest.raises(ContextMissingError, match="from_documents"):
+    line = r"CDEEmbeddings\.from_documents\(documents\).*from_documents\(.*vector_name=embeddings\."
+    with pytest.raises(ContextMissingError, match=line):
         QdrantVectorStore.from_documents(documents, CDEEmbeddings(), location=":memory:")
     client.create_collection("papers", vectors_config=VectorParams(size=16, distance=Distance.COSINE))
     with pytest.raises(ContextMissingError, match="from_documents"):

@@ -48,9 +48,9 @@ def test_the_same_top_ten(shared_data: Path, tmp_path: Path, monkeypatch: pytest
     expected = [[hit.id for hit in core.search(claim, 10, by="vectors")] for claim in claims]
     assert all(len(set(ten)) == 10 for ten in expected)
     for retriever in (
-        CDERetriever(collection=store.collection, k=10),
-        CDERetriever(collection=core, k=10),
-        store.as_retriever(search_kwargs={"k": 10}),
+        CDERetriever(collection=store.collection, k=10, search_type="similarity"),
+        CDERetriever(collection=core, k=10, search_type="similarity"),
+        store.as_retriever(search_type="similarity", search_kwargs={"k": 10}),
     ):
         assert [[document.id for document in retriever.invoke(claim)] for claim in claims] == expected
     by_qdrant = [qdrant.similarity_search(claim, 10) for claim in claims]

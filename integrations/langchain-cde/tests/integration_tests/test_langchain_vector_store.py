@@ -1,6 +1,7 @@
 """CDEVectorStore and CDERetriever: LangChain's calls, the core Collection's answers."""
 
 import asyncio
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +15,15 @@ from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from pydantic import ValidationError
 from tiny import tiny_cde_model
 
-from cde_rag import Collection, ContextualEmbedder, Record
+from cde_rag import CDEModel, Collection, ContextualEmbedder, Record
 from cde_rag.errors import (
     ContextError,
     ContextMismatchError,
-    ContextMissingError,
     CorpusError,
     FilterError,
     SmallContextWarning,
     StoreError,
+    TruncationError,
     TruncationWarning,
 )
 from cde_rag.stores.faiss import FaissStore
@@ -300,14 +301,14 @@ async def test_many_at_once_lose_nothing(documents: list[Document], embeddings: 
 
 async def test_both_retrievers_give_what_the_core_finds(store: CDEVectorStore) -> None:
     query, where = "the bank of the delta", {"n": {"gte": 5}}
-    hits = [hit.id for hit in store.collection.search(query, 6, by="vectors", where=where)]
+    hits = [hit.id for hit in store.collection.search(query, 6, where=where)]
     own = CDERetriever(collection=store.collection, k=6, filter=where)
     for retriever in (own, store.as_retriever(search_kwargs={"k": 6, "filter": where})):
         assert ids(retriever.invoke(query)) == hits
         assert ids(await retriever.ainvoke(query)) == hits
         assert ids(retriever.invoke(query, k=2)) == hits[:2]
         assert ids(await retriever.ainvoke(query, k=2)) == hits[:2]
-    other = [hit.id for hit in store.collection.search(query, 6, by="vectors", where={"n": 7})]
+    other = [hit.id for hit in store.collection.search(query, 6, where={"n": 7})]
     assert ids(own.invoke(query, filter={"n": 7})) == ids(await own.ainvoke(query, filter={"n": 7})) == other
     assert len(CDERetriever(collection=store.collection).invoke(query)) == 4
 
@@ -442,9 +443,36 @@ def test_index_goes_on_after_a_new_context_in_the_order_that_the_readme_tells(
 # Contexts that must not meet
 
 
-def test_a_store_is_made_with_a_context_or_not_at_all(documents: list[Document], tmp_path: Path) -> None:
-    with pytest.raises(ContextMissingError, match="from_documents"):
-        CDEVectorStore.from_documents(documents, CDEEmbeddings(), store=FaissStore(tmp_path / "c"))
+def test_a_store_makes_the_context_of_its_documents(
+    documents: list[Document], tiny_model: CDEModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = CDEEmbeddings.from_texts
+    monkeypatch.setattr(CDEEmbeddings, "from_texts", lambda texts: make(texts, model=tiny_model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmallContextWarning)
+        expected = make([document.page_content for document in documents], model=tiny_model)
+        store = CDEVectorStore.from_documents(documents, CDEEmbeddings(), store=FaissStore(tmp_path / "c"))
+    assert store.embeddings.fingerprint == expected.fingerprint
+
+
+def test_a_store_without_documents_moves_when_there_are_enough(tmp_path: Path) -> None:
+    store = CDEVectorStore.from_documents([], CDEEmbeddings(), store=tmp_path / "c.faiss")
+    texts = [f"Note {number}: {number * 7} men went to sea." for number in range(64)]
+    assert store.similarity_search("sea") == []
+    store.add_texts(texts[:63])
+    assert store.collection.inspect().context_source == "null"
+    store.add_texts(texts[63:])
+    assert store.collection.inspect().context_documents_seen == 64
+    moved = store.embeddings.fingerprint
+    store.add_texts(["one more"])
+    assert store.embeddings.fingerprint == moved
+    with Collection.open(tmp_path / "c.faiss") as opened:
+        assert opened.store.manifest().settings["moves_at"] == 512
+        assert opened.search("qqqqzzzz") == []
+    store.collection.close()
+
+
+def test_a_store_is_made_of_what_it_can_use_or_not_at_all(documents: list[Document], tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"DeterministicFakeEmbedding.*CDEEmbeddings\.from_documents"):
         CDEVectorStore.from_documents(documents, DeterministicFakeEmbedding(size=16), store=FaissStore(tmp_path / "c"))
     assert not FaissStore(tmp_path / "c").exists()
@@ -533,8 +561,9 @@ def test_an_open_store_follows_to_a_new_context_and_old_vectors_do_not(
         ]
         for hit in hits
     ]
-    assert ids(store.similarity_search(query)) == ids(store.as_retriever().invoke(query)) == expected
-    assert ids(CDERetriever(collection=store.collection).invoke(query)) == expected
+    assert ids(store.similarity_search(query)) == expected
+    assert ids(store.as_retriever(search_type="similarity").invoke(query)) == expected
+    assert ids(CDERetriever(collection=store.collection, search_type="similarity").invoke(query)) == expected
     assert store.embeddings.fingerprint == others.fingerprint
     assert ids(store.similarity_search_by_vector(store.embeddings.embed_query(query))) == expected
     with pytest.raises(ContextMismatchError, match="`embeddings` of the vector store"):
@@ -597,20 +626,24 @@ def test_hybrid_takes_filters_pages_thresholds_and_weights(store: CDEVectorStore
 
 
 def test_the_other_search_types_are_what_they_were(store: CDEVectorStore) -> None:
-    assert ids(store.as_retriever().invoke(QUERY)) == ids(store.similarity_search(QUERY))
+    assert ids(store.as_retriever().invoke(QUERY)) == ids(store.hybrid_search(QUERY))
+    assert ids(store.as_retriever(search_type="similarity").invoke(QUERY)) == ids(store.similarity_search(QUERY))
     assert ids(store.search(QUERY, "mmr", k=3)) == ids(store.max_marginal_relevance_search(QUERY, 3))
     assert ids(asyncio.run(store.asearch(QUERY, "similarity", k=3))) == ids(store.similarity_search(QUERY, 3))
     with pytest.raises(ValueError, match="search_type of words"):
         store.as_retriever(search_type="words")
 
 
-def test_cut_texts_are_warned_of_with_the_splitters_setting(store: CDEVectorStore, embeddings: CDEEmbeddings) -> None:
-    setting = r"1 of 2 texts .*RecursiveCharacterTextSplitter\(chunk_size=\d+, chunk_overlap=\d+\)"
-    with pytest.warns(TruncationWarning, match=setting) as told:
-        store.add_texts(["money " * 100, "a bank"])
-    assert len(told) == 1  # and none of the core's
-    with pytest.warns(TruncationWarning, match=setting):
-        embeddings.embed_documents(["money " * 100, "a bank"])
+def test_long_texts_are_refused_with_the_splitters_setting(store: CDEVectorStore, embeddings: CDEEmbeddings) -> None:
+    setting = r"RecursiveCharacterTextSplitter\(chunk_size=\d+, chunk_overlap=\d+\)"
+    ids_before = {record.id for record in store.collection.scroll()}
+    for add in (store.add_texts, embeddings.embed_documents):
+        with pytest.raises(TruncationError, match=rf"would not be read.*{setting}.*windows=True"):
+            add(["money " * 100, "a bank"])
+        with pytest.warns(TruncationWarning, match=rf"1 of 40 texts .*{setting}") as told:
+            add(["money " * 35, *["a bank by the river"] * 39])
+        assert len(told) == 1  # and none of the core's
+    assert len({record.id for record in store.collection.scroll()} - ids_before) == 40
 
 
 def test_arguments_of_other_stores_are_answered_with_the_way_to_make_one(embeddings: CDEEmbeddings) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 from tiny import tiny_cde_model
@@ -23,6 +24,7 @@ from cde_rag.errors import (
     CorpusError,
     ModelError,
     SmallContextWarning,
+    TruncationError,
     TruncationWarning,
 )
 from langchain_cde import CDEEmbeddings
@@ -115,9 +117,33 @@ def test_without_a_context_there_is_no_name_and_nothing_to_save(use: object) -> 
         use(CDEEmbeddings())  # type: ignore[operator]
 
 
-def test_a_store_of_langchain_cannot_be_filled_without_a_context() -> None:
-    with pytest.raises(ContextMissingError):
-        InMemoryVectorStore.from_texts(["a", "b"], CDEEmbeddings())
+@pytest.fixture
+def tiny_default(tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny model in place of the default, in contexts that are made without naming one."""
+    make = CDEEmbeddings.from_texts
+    monkeypatch.setattr(
+        CDEEmbeddings, "from_texts", lambda texts, **named: make(texts, **{"model": tiny_model} | named)
+    )
+
+
+@pytest.mark.usefixtures("tiny_default")
+async def test_a_store_that_shows_all_documents_makes_the_context(texts: list[str], tiny_model: CDEModel) -> None:
+    expected = CDEEmbeddings.from_texts(texts, model=tiny_model)
+    documents = [Document(page_content=text) for text in texts]
+    for make in (InMemoryVectorStore.afrom_documents, FAISS.afrom_documents):
+        made = CDEEmbeddings()
+        await make(documents, made)
+        assert made.fingerprint == expected.fingerprint
+    made = CDEEmbeddings()
+    store = InMemoryVectorStore.from_documents(documents, made)
+    assert made.fingerprint == expected.fingerprint
+    assert len(store.similarity_search(texts[0], k=3)) == 3
+    for later in (
+        lambda: InMemoryVectorStore(CDEEmbeddings()).add_documents(documents),
+        CDEEmbeddings().embed_documents,
+    ):
+        with pytest.raises(ContextMissingError):
+            later(*([texts] if later.__name__ == "embed_documents" else []))
 
 
 def test_save_and_load(embeddings: CDEEmbeddings, tiny_model: CDEModel, tmp_path: Path) -> None:
@@ -210,8 +236,8 @@ def test_long_texts_are_read_in_windows_where_asked_for(texts: list[str], tiny_m
         vectors = read.embed_documents([long, whole])
     np.testing.assert_array_equal(vectors, core.embed_documents([long, whole]))
     np.testing.assert_allclose(vectors[1], cut.embed_documents([whole])[0], atol=1e-6)
-    with pytest.warns(TruncationWarning):
-        assert np.abs(np.subtract(vectors[0], cut.embed_documents([long])[0])).max() > 1e-3
+    with pytest.raises(TruncationError, match=r"1 of which \d\d% would not be read.*chunk_size=.*windows=True"):
+        cut.embed_documents([long])
     read.save(tmp_path / "long.context.safetensors")
     again = CDEEmbeddings.load(tmp_path / "long.context.safetensors", model=tiny_model)
     np.testing.assert_allclose(again.embed_documents([long]), vectors[:1], atol=1e-6)

@@ -10,21 +10,29 @@ from llama_index.core.ingestion import run_transformations
 from llama_index.core.schema import BaseNode, TransformComponent
 from llama_index.embeddings.cde.binding import DEFAULT_MODEL
 from llama_index.embeddings.cde.caching import through_cache
-from llama_index.embeddings.cde.callers import Caller, caller_of
+from llama_index.embeddings.cde.callers import Caller, caller_of, is_empty
 from llama_index.embeddings.cde.events import announced
 from llama_index.embeddings.cde.fitting import FittedEmbedding
 from llama_index.embeddings.cde.marks import mark_nodes
+from llama_index.embeddings.cde.parts import divided, in_place, insert_parts, waiting_nodes
 from llama_index.embeddings.cde.spaces import check_alike
-from llama_index.embeddings.cde.texts import content, embed_documents, nodes_only
+from llama_index.embeddings.cde.texts import check_fits, content, embed_documents, nodes_only
 from typing_extensions import override
+
+from cde_rag import ContextualEmbedder
+from cde_rag.embedders.corpus_contexts import first_context
 
 
 class CDEEmbedding(FittedEmbedding):
     """Contextual document embeddings, in one context that is made once from a corpus.
 
     Without a file at `context_path`, the context is made in the first build of an index, run of a pipeline or direct
-    call of `get_text_embedding_batch`, from all texts of that call. Queries, inserted or refreshed documents and a
-    splitter's sentences are refused until then, since they are no sample of the corpus.
+    call of `get_text_embedding_batch`, from all texts of that call. Documents that are inserted into an empty index are
+    embedded in the null context, with a warning. Queries, other inserted or refreshed documents and a splitter's
+    sentences are refused until there is a context, since they are no sample of the corpus.
+
+    A node that is longer than the model's window is indexed by its parts, and retrieved with its best part's score.
+    Texts that come without nodes are read in windows if `windows` says so, else refused if they are too long.
 
     As a transformation it gets nodes, and embeds each with its siblings: the nodes of the same source document.
 
@@ -135,30 +143,53 @@ class CDEEmbedding(FittedEmbedding):
 
     def _query(self, query: str, caller: Caller) -> Embedding:
         self._check(caller)
+        if self.fingerprint is None and is_empty(caller) and (model := self._own_model()) is not None:
+            return ContextualEmbedder(model, first_context(model)).embed_queries([query])[0].tolist()
         with announced(self):
             return self._get_query_embedding(query)
 
     def _batch(self, texts: Sequence[str], caller: Caller, progress: bool) -> list[Embedding]:  # noqa: FBT001
-        self._admit(texts, caller)
+        with self._lock:  # calls make the context in the order in which they come
+            waiting = waiting_nodes(caller, len(texts))
+            parts = self._divided(waiting)
+            pieces = texts if len(parts) == len(waiting) else [content(part) for _, part in parts]
+            self._check_fits(pieces)
+            self._admit(texts, caller)
         if not texts:
             return []
         with announced(self):
-            return self._documents(texts, None, progress=progress)
+            embeddings = self._documents(pieces, None, progress=progress)
+        return embeddings if pieces is texts else insert_parts(caller, parts, embeddings, self._bound().fingerprint)
 
     def _transform(self, nodes: Sequence[BaseNode], caller: Caller, options: Mapping[str, Any]) -> Sequence[BaseNode]:
-        full = [(node, text) for node in nodes if (text := content(node)).strip()]  # an index skips the others, too
-        texts = [text for _, text in full]
-        self._admit(texts, caller, {node.ref_doc_id or node.node_id for node in nodes})
+        full = [node for node in nodes if content(node).strip()]  # an index skips the others, too
+        with self._lock:
+            of_nodes = self._divided(full)
+            parts = [part for _, part in of_nodes]
+            pieces = [content(part) for part in parts]
+            self._check_fits(pieces)
+            self._admit([content(node) for node in full], caller, {node.ref_doc_id or node.node_id for node in nodes})
         if isinstance(of_index := options.get("embed_model"), CDEEmbedding):
             check_alike(of_index.space(), self.space())
-        if texts:
-            with announced(self):
-                progress = bool(options.get("show_progress"))
-                embeddings = self._documents(texts, [node.ref_doc_id for node, _ in full], progress=progress)
-            for (node, _), embedding in zip(full, embeddings, strict=True):
-                node.embedding = embedding
-            mark_nodes((node for node, _ in full), self._bound().fingerprint)
-        return nodes
+        if not full:
+            return nodes
+        with announced(self):
+            progress = bool(options.get("show_progress"))
+            embeddings = self._documents(pieces, [part.ref_doc_id for part in parts], progress=progress)
+        for part, embedding in zip(parts, embeddings, strict=True):
+            part.embedding = embedding
+        mark_nodes(parts, self._bound().fingerprint)
+        return nodes if len(parts) == len(full) else in_place(nodes, of_nodes)
+
+    def _divided(self, nodes: Sequence[BaseNode]) -> list[tuple[BaseNode, BaseNode]]:
+        """Return each node with itself, or with each of its parts if the model would truncate it."""
+        model = None if self.windows else self._own_model()
+        return [(node, node) for node in nodes] if model is None else divided(nodes, model)
+
+    def _check_fits(self, texts: Sequence[str]) -> None:
+        """Refuse texts of which a considerable part would not be read; raises TruncationError."""
+        if texts and not self.windows and (model := self._own_model()) is not None:
+            check_fits(texts, model)
 
     def _documents(
         self, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool = False
@@ -193,8 +224,9 @@ class CDEEmbedding(FittedEmbedding):
 
     @override
     def _get_text_embedding(self, text: str) -> Embedding:
-        return self._documents([text], None)[0]
+        return self._get_text_embeddings([text])[0]
 
     @override
     def _get_text_embeddings(self, texts: list[str]) -> list[Embedding]:
+        self._check_fits(texts)
         return self._documents(texts, None)

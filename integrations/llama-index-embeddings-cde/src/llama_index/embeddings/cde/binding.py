@@ -363,6 +363,13 @@ class BoundEmbedding(BaseEmbedding):
                 self._loaded = CDEModel.from_pretrained(self.model_name, device=self.device, dtype=self.dtype)
             return self._loaded
 
+    def _own_model(self) -> CDEModel | None:
+        """Return the model of cde-rag that embeds; None for a user's own embedding, which reads texts in its way."""
+        if self.model is not None:
+            return None
+        found = self._model()
+        return found if isinstance(found, CDEModel) else None
+
     @property
     def _batch_size(self) -> int | None:
         """Texts per forward pass; None for an own model, which has its own number."""

@@ -30,6 +30,7 @@ class Caller:
         pipeline: The calling ingestion pipeline.
         component: Another calling component, such as a splitter, that embeds for its own purposes.
         nodes: Nodes that an index inserts by this call, if they are on the stack; some may have vectors.
+        made: Vectors that the index stores with them, by the nodes' ids, if they are on the stack.
         sample: Some nodes that the store has vectors of; see samples.py.
     """
 
@@ -38,6 +39,7 @@ class Caller:
     pipeline: IngestionPipeline | None = None
     component: object | None = None
     nodes: Sequence[BaseNode] = ()
+    made: dict[str, list[float]] | None = None
     sample: Sequence[BaseNode] = ()
 
     @property
@@ -73,17 +75,17 @@ class Caller:
 
 def caller_of(embedding: object) -> Caller:
     """Return the nearest component of the framework on the stack other than the embedding itself."""
-    frame, nodes = inspect.currentframe(), ()
+    frame, nodes, vectors = inspect.currentframe(), (), None
     while frame is not None:
         owner, made = frame.f_locals.get("self"), frame.f_locals.get("cls")
         if frame.f_code.co_name in ("embed_nodes", "async_embed_nodes"):  # of an index, which is further out
-            nodes = frame.f_locals.get("nodes", ())
+            nodes, vectors = frame.f_locals.get("nodes", ()), frame.f_locals.get("id_to_embed_map")
         if isinstance(made, type) and issubclass(made, BaseIndex):  # from_documents runs the transformations
             return Caller()
         if isinstance(owner, IngestionPipeline):
             return Caller(pipeline=owner)
         if isinstance(owner, BaseIndex):
-            return Caller(index=owner, nodes=nodes)
+            return Caller(index=owner, nodes=nodes, made=vectors)
         if isinstance(owner, BaseRetriever) and isinstance(index := getattr(owner, "_index", None), BaseIndex):
             return Caller(index=index, component=owner)
         if owner is not embedding and isinstance(owner, BaseComponent | DispatcherSpanMixin):
@@ -124,6 +126,13 @@ def refusal(caller: Caller, documents: Collection[str]) -> str | None:
     if docstore is not None and not set(docstore.get_all_document_hashes().values()) <= set(documents):
         return "The pipeline's docstore knows documents of earlier runs"
     return None
+
+
+def is_empty(caller: Caller) -> bool:
+    """Return True if the caller is an index that has no vectors yet."""
+    return isinstance(caller.index, VectorStoreIndex) and not (
+        caller.sample or any(holds_vectors(store) for store in caller.stores)
+    )
 
 
 def holds_vectors(store: object) -> bool:

@@ -1,19 +1,26 @@
 """Conditions for making a context from incoming texts, and for refusals and warnings."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.indices.base import BaseIndex
 from llama_index.embeddings.cde.binding import BoundEmbedding, write
-from llama_index.embeddings.cde.callers import Caller, begins, refusal
+from llama_index.embeddings.cde.callers import Caller, begins, is_empty, refusal
 from llama_index.embeddings.cde.spaces import REMEDY, check_brought
 from typing_extensions import Self
 
-from cde_rag import Context, ContextualEmbedder, EmbedderOptions
+from cde_rag import CDEModel, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag._validation import digest
-from cde_rag.errors import ContextMissingError, ContextReusedWarning, PartialContextWarning, warn_user
+from cde_rag.embedders.corpus_contexts import first_context
+from cde_rag.errors import (
+    ContextMissingError,
+    ContextReusedWarning,
+    PartialContextWarning,
+    SmallContextWarning,
+    warn_user,
+)
 from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS
 
 
@@ -89,6 +96,9 @@ class FittedEmbedding(BoundEmbedding):
 
     def _fit_for(self, texts: Sequence[str], caller: Caller, documents: Collection[str]) -> None:
         reason = refusal(caller, documents) if self.auto_fit else self._makes_none
+        if reason is not None and self.auto_fit and caller.adds and is_empty(caller) and self.model is None:
+            self._start(caller)
+            return
         if reason is not None:
             raise ContextMissingError(f"There is no context. {reason}. {REMEDY}")
         partial = len(texts) == getattr(caller.index, "_insert_batch_size", None)
@@ -101,6 +111,26 @@ class FittedEmbedding(BoundEmbedding):
                 "transformations=[splitter, embedding], embed_model=embedding).",
                 PartialContextWarning,
             )
+
+    def _start(self, caller: Caller) -> None:
+        """Take the context of no corpus, for the first documents of an index that was made without any.
+
+        Warns:
+            SmallContextWarning: Always, with the call that makes a context of the index's own.
+        """
+        model = cast(CDEModel, self._own_model())
+        context = first_context(model).with_windows(windows=self.windows)
+        if self.context_path is not None:
+            write(context, self.context_path)
+        self._bind(context)
+        keeps_text = getattr(cast(BaseIndex[Any], caller.index).storage_context.vector_store, "stores_text", False)
+        nodes = "index.vector_store.get_nodes()" if keeps_text else "list(index.docstore.docs.values())"
+        place = ", with a storage_context of an empty store" if keeps_text else ""
+        warn_user(
+            "The index was empty, so its documents are embedded in the context of no corpus. When it has 64 nodes or "
+            f"more, build it in a context of its own: VectorStoreIndex({nodes}, embed_model=CDEEmbedding()){place}.",
+            SmallContextWarning,
+        )
 
 
 def _warn_reused(context: Context, texts: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from llama_index.core.schema import BaseNode, MetadataMode
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import TruncationWarning, warn_user
+from cde_rag.models.model import Model, check_read
 
 
 def content(node: BaseNode) -> str:
@@ -37,6 +38,23 @@ def nodes_only(nodes: Iterable[object], *, call: str) -> list[BaseNode]:
     return taken
 
 
+def check_fits(texts: Sequence[str], model: Model) -> None:
+    """Refuse texts of which the model would leave a considerable part unread.
+
+    Raises:
+        TruncationError: More than 5 % of their tokens are beyond its limit.
+    """
+    check_read(model, texts, f"{_setting(model.identity.max_length)} Or read them in windows: windows=True.")
+
+
+def _setting(limit: int) -> str:
+    size = limit * 2 // 3  # a splitter counts other tokens, and fewer of them
+    return (
+        f"LlamaIndex's default splitter makes chunks of 1024 tokens: set Settings.chunk_size, Settings.chunk_overlap = "
+        f"{size}, {size // 8}, or give SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8})."
+    )
+
+
 def embed_documents(
     embedder: Embedder, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool
 ) -> list[Embedding]:
@@ -53,12 +71,9 @@ def embed_documents(
         siblings = sibling_texts(parents, texts, embedder.max_siblings, rule=rule)
     embedded = embedder.embed_passages(texts, siblings, progress=progress)
     if count := int(embedded.truncated.sum()):
-        size = identity.max_length * 2 // 3  # a splitter counts other tokens, and fewer of them
         warn_user(
             f"{count} of {len(texts)} texts exceed the limit of {identity.max_length} tokens of {identity.name} and "
-            "were truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: set "
-            f"Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
-            f"SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8}).",
+            f"were truncated. {_setting(identity.max_length)}",
             TruncationWarning,
         )
     return embedded.vectors.tolist()

@@ -21,11 +21,14 @@ from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_o
 from typing_extensions import Self, override
 
 from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, Record
+from cde_rag.collection.first_context import create_without_documents
 from cde_rag.collection.foreign_documents import restored
-from cde_rag.embedders.contextual import AnyModel
-from cde_rag.embedders.protocol import Embedder
+from cde_rag.embedders.contextual import AnyModel, contextual
+from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import FilterError, TruncationWarning, adapter_warns, warn_user
 from cde_rag.indexing.upsert_plan import first_records
+from cde_rag.models.model import check_read
+from cde_rag.records import embedded_text
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.filters import MAX_VALUES, check_narrows, matches
 from cde_rag.stores.kinds import store_at
@@ -99,7 +102,8 @@ class CDEVectorStore(EmbeddingStore):
         """Split documents, make their context, and store the nodes.
 
         Args:
-            documents: The complete corpus.
+            documents: The complete corpus. If there are none, the collection begins in the context of no corpus, and
+                moves to one of its own at 64 and at 512 nodes; the context's arguments are left out then.
             store: Store without a collection, the path of a new folder, or an address, as in `Collection.create`.
             transformations: Such as a splitter; `Settings.transformations` by default.
             model: See `cde_rag.ContextualEmbedder`.
@@ -110,15 +114,20 @@ class CDEVectorStore(EmbeddingStore):
         Raises:
             CorpusError: No text, or metadata that JSON cannot hold; nothing is made.
             StoreError: There is a collection already, or the store is not writable.
+            TruncationError: More than 5 % of the nodes' tokens exceed the model's limit.
             TypeError: Something else than Documents or nodes, or no store.
         """
         place, documents = _store(store), nodes_only(documents, "from_documents")
         steps = Settings.transformations if transformations is None else transformations
         nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
+        if not nodes and (context_size, seed, windows) == (None, 0, False):
+            create_without_documents(place, model, SOURCE)
+            return cls.open(place)
         texts = [record.text for record in first_records(map(record_of, nodes), SOURCE)]
         embedder = ContextualEmbedder.from_corpus(
             texts, model=model, context_size=context_size, seed=seed, windows=windows
         )
+        _check_fits(texts, embedder)
         vector_store = cls.create(place, embedder)
         vector_store.add(nodes)
         return vector_store
@@ -145,6 +154,7 @@ class CDEVectorStore(EmbeddingStore):
 
         Raises:
             CorpusError: A node without text, or with metadata that JSON cannot hold.
+            TruncationError: More than 5 % of the nodes' tokens exceed the model's limit.
             TypeError: Something else than nodes.
 
         Warns:
@@ -167,16 +177,12 @@ class CDEVectorStore(EmbeddingStore):
                 "index.delete_ref_doc(document.id_) first, or keep the docstore with the index.",
                 CDEWarning,
             )
+        _check_fits([embedded_text(record) for record in records], self._collection.embedder)
         with adapter_warns(TruncationWarning):
             report = self._collection.add_records(records)
         if report.truncated:
-            size = self._collection.embedder.context.identity.max_length * 2 // 3  # splitters count fewer tokens
-            warn_user(
-                f"{report.truncated} nodes were truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: "
-                f"set Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
-                f"transformations=[SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8})].",
-                TruncationWarning,
-            )
+            setting = _setting(self._collection.embedder.context.identity.max_length)
+            warn_user(f"{report.truncated} nodes were truncated. {setting}", TruncationWarning)
         return [node.node_id for node in nodes]
 
     @override
@@ -343,6 +349,23 @@ class CDEVectorStore(EmbeddingStore):
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Run `query` in a thread."""
         return await asyncio.to_thread(self.query, query, **kwargs)
+
+
+def _check_fits(texts: Sequence[str], embedder: Embedder) -> None:
+    """Refuse texts of which the model would leave a considerable part unread; raises TruncationError."""
+    own = contextual(unwrapped(embedder))
+    if own is not None and texts and not own.windows and own.context.identity.max_length:
+        setting = _setting(own.context.identity.max_length)
+        check_read(own.model, texts, f"{setting} Or make the collection with windows=True.")
+
+
+def _setting(limit: int) -> str:
+    size = limit * 2 // 3  # splitters count fewer tokens
+    return (
+        "LlamaIndex's default splitter makes chunks of 1024 tokens: set Settings.chunk_size, Settings.chunk_overlap = "
+        f"{size}, {size // 8}, or give transformations=[SentenceSplitter(chunk_size={size}, "
+        f"chunk_overlap={size // 8})]."
+    )
 
 
 def _store(store: Store | str | Path) -> Store:

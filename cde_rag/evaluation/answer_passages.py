@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
+from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.readers import RecordReader
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.passages import MARKDOWN, TEXT
 from cde_rag.records import Record, embedded_text
-from cde_rag_training.questions.question_folder import UserQuestion
 
 SHARE: Final = 0.6  # of a quote's words, in order, that a passage holds in a stretch of at most …
 STRETCH: Final = 2  # … so many times the quote's length; in all of a long passage frequent words would suffice
@@ -135,6 +135,14 @@ def nearly_holds(quote: str, text: str) -> bool:
     return any(_in_order(wanted, words[at : at + span]) >= need for at in range(max(1, len(words) - span + 1)))
 
 
+def answers_question(question: JudgedQuestion, page: str, text: str) -> bool:
+    """Return True if a text of a page holds, or nearly holds, the quote of an answer there."""
+    return any(
+        answer.page == page and (holds(answer.quote, text) or nearly_holds(answer.quote, text))
+        for answer in question.answers
+    )
+
+
 def _in_order(wanted: Sequence[str], words: Sequence[str]) -> int:
     """Return the length of the longest common subsequence of two lists of words."""
     row = [0] * (len(words) + 1)
@@ -160,7 +168,7 @@ class AnswerFinder:
         for position, passage in enumerate(passages):
             self._of_page.setdefault(passage.page, []).append(position)
 
-    def find(self, question: UserQuestion) -> Answering:
+    def find(self, question: JudgedQuestion) -> Answering:
         """Return the passages that answer the question; none if no passage holds a quote even nearly."""
         best: dict[int, None] = {}
         right = set[int]()

@@ -1,7 +1,8 @@
-"""Scores of rankings of passages on questions with quoted answers: reciprocal ranks of answers and of pages.
+"""Scores of rankings of passages on questions with quoted answers: ranks of answers and of pages, and tokens read.
 
 A passage counts if it is from a page of an answer and holds its quote, or nearly holds it (`answer_passages`); a
-question that no passage answers counts as not found.
+question that no passage answers counts as not found. Long passages hold a quote more easily than short ones: where
+passages differ, compare by the answers within a number of tokens.
 """
 
 import hashlib
@@ -13,13 +14,23 @@ from typing import Final, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from cde_rag.evaluation.answer_passages import (
+    MAX_CHARACTERS,
+    AnswerFinder,
+    PagePassage,
+    answers_question,
+    page_passages,
+)
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
-from cde_rag.evaluation.metrics import reciprocal_rank
+from cde_rag.evaluation.judged_questions import JudgedQuestion
+from cde_rag.evaluation.metrics import hit, reciprocal_rank
+from cde_rag.evaluation.question_folder import QuestionCorpus, Site
 from cde_rag.evaluation.ranking import Ranking
-from cde_rag_training.questions.answer_passages import MAX_CHARACTERS, AnswerFinder, PagePassage, page_passages
-from cde_rag_training.questions.question_folder import QuestionCorpus, Site, UserQuestion
+from cde_rag.models.tokenizer import TextTokenizer
 
 K: Final = 10  # hits that are looked at
+BUDGETS: Final = (500, 1_000, 2_000)  # tokens of the passages that are returned first
+_ALL: Final = 1_000_000  # tokens of a passage, at most
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class JudgedPassages:
 
     site: Site
     passages: tuple[PagePassage, ...]
-    questions: tuple[UserQuestion, ...]
+    questions: tuple[JudgedQuestion, ...]
     answers: tuple[frozenset[str], ...]
 
     @property
@@ -90,10 +101,18 @@ class AnswerScores(NamedTuple):
     Attributes:
         answers: One over the rank of the first of ten passages that answers, else 0; the mean is MRR@10.
         pages: One over the rank of the first page with an answer among the distinct pages of the ten passages.
+        hit_1: 1 if the first passage answers, else 0.
+        hit_5: 1 if one of the first five passages answers, else 0.
+        page_hit_1: 1 if the first page has an answer, else 0.
+        page_hit_5: 1 if one of the first five pages has an answer, else 0.
     """
 
     answers: Float64[np.ndarray, " questions"]
     pages: Float64[np.ndarray, " questions"]
+    hit_1: Float64[np.ndarray, " questions"]
+    hit_5: Float64[np.ndarray, " questions"]
+    page_hit_1: Float64[np.ndarray, " questions"]
+    page_hit_5: Float64[np.ndarray, " questions"]
 
 
 def judged(corpus: QuestionCorpus, *, max_characters: int = MAX_CHARACTERS) -> JudgedPassages:
@@ -106,10 +125,20 @@ def judged(corpus: QuestionCorpus, *, max_characters: int = MAX_CHARACTERS) -> J
     Raises:
         CorpusError: A page that cannot be read.
     """
-    passages = page_passages(corpus.pages, max_characters=max_characters)
+    return judged_passages(corpus.site, page_passages(corpus.pages, max_characters=max_characters), corpus.questions)
+
+
+def judged_passages(site: Site, passages: Sequence[PagePassage], questions: Sequence[JudgedQuestion]) -> JudgedPassages:
+    """Find the passages that answer questions by page and quote.
+
+    Args:
+        site: Facts about the corpus.
+        passages: All of the corpus.
+        questions: With pages of the corpus.
+    """
     finder = AnswerFinder(passages)
-    answers = [frozenset(passages[place].id for place in finder.find(one).all) for one in corpus.questions]
-    return JudgedPassages(corpus.site, tuple(passages), corpus.questions, tuple(answers))
+    answers = [frozenset(passages[place].id for place in finder.find(one).all) for one in questions]
+    return JudgedPassages(site, tuple(passages), tuple(questions), tuple(answers))
 
 
 def answer_scores(data: JudgedPassages, rankings: Sequence[Ranking]) -> AnswerScores:
@@ -120,13 +149,58 @@ def answer_scores(data: JudgedPassages, rankings: Sequence[Ranking]) -> AnswerSc
         rankings: Ids of passages for each question, best first.
     """
     page_of = {passage.id: passage.page for passage in data.passages}
-    answers: list[float] = []
-    pages: list[float] = []
+    rows: list[tuple[float, ...]] = []
     for question, right, ranking in zip(data.questions, data.answers, rankings, strict=True):
-        answers.append(reciprocal_rank(ranking, dict.fromkeys(right, 1), K))
+        passages, pages = dict.fromkeys(right, 1), {answer.page: 1 for answer in question.answers}
         distinct = list(dict.fromkeys(page_of[each] for each in ranking[:K]))
-        pages.append(reciprocal_rank(distinct, {answer.page: 1 for answer in question.answers}, K))
-    return AnswerScores(np.array(answers, dtype=np.float64), np.array(pages, dtype=np.float64))
+        rows.append(
+            (
+                reciprocal_rank(ranking, passages, K),
+                reciprocal_rank(distinct, pages, K),
+                hit(ranking, passages, 1),
+                hit(ranking, passages, 5),
+                hit(distinct, pages, 1),
+                hit(distinct, pages, 5),
+            )
+        )
+    return AnswerScores(*np.array(rows, dtype=np.float64).reshape(-1, len(AnswerScores._fields)).T)
+
+
+def found_within(
+    data: JudgedPassages, rankings: Sequence[Ranking], tokenizer: TextTokenizer, *, budgets: Sequence[int] = BUDGETS
+) -> dict[int, Float64[np.ndarray, " questions"]]:
+    """Return 1 for each question with an answer among the first tokens of the passages that are returned, else 0.
+
+    Passages are read in their order, without titles, until the tokens are spent; the last one is cut, and counts if
+    what is left of it holds a quote, or nearly holds it.
+
+    Args:
+        data: Passages and questions.
+        rankings: Ids of passages for each question, best first; long enough for the tokens.
+        tokenizer: Counts tokens; special ones do not count. One tokenizer for all that is compared.
+        budgets: Numbers of tokens.
+    """
+    texts = {passage.id: passage.text for passage in data.passages}
+    page_of = {passage.id: passage.page for passage in data.passages}
+    special = tokenizer.special_tokens
+    lengths = [len(tokens.ids) - special for tokens in tokenizer(list(texts.values()), _ALL)]
+    length_of = dict(zip(texts, lengths, strict=True))
+
+    def is_found(question: JudgedQuestion, right: frozenset[str], ranking: Ranking, left: int) -> bool:
+        for each in ranking:
+            if length_of[each] <= left:
+                if each in right:
+                    return True
+                left -= length_of[each]
+                continue
+            if not left or each not in right:
+                return False
+            read = texts[each][: tokenizer.reach([texts[each]], left + special)[0]]
+            return answers_question(question, page_of[each], read)
+        return False
+
+    rows = list(zip(data.questions, data.answers, rankings, strict=True))
+    return {budget: np.array([float(is_found(*row, budget)) for row in rows], dtype=np.float64) for budget in budgets}
 
 
 def parts_of(corpora: Sequence[JudgedPassages]) -> Mapping[str, list[Bool[np.ndarray, " _"]]]:

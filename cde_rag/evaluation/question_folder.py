@@ -5,54 +5,31 @@ or a folder `pages/` of text files. A folder may hold several corpora, one in ea
 a line for each: `site` (the folder's name) and, as far as known, `split` ("train" by default), `form` (the kind of
 text, such as "documentation"), `licence`, `source` and `commit`.
 
-A line of `questions.jsonl` has `question`, `answers` (each with `page`, the path of a page, and `quote`, words of that
-page) and, optionally, `id` and `kind` (such as "keyword"). White space in quotes does not matter.
+A line of `questions.jsonl` is as in `judged_questions`; its answers are pages and quotes.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, cast
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from cde_rag.errors import CorpusError
-from cde_rag.readers.columns import Fields, UnusableError, kind
+from cde_rag.evaluation.judged_questions import (
+    QUESTIONS,
+    JudgedQuestion,
+    checked_rows,
+    existing,
+    read_lines,
+    string,
+)
+from cde_rag.readers.columns import Fields, UnusableError
 from cde_rag.readers.tables import csv_rows, jsonl_rows, opened
 
-QUESTIONS, PAGES, SITES = "questions.jsonl", "pages.jsonl", "sites.csv"
+PAGES, SITES = "pages.jsonl", "sites.csv"
 TRAIN = "train"
 _FILE_NAME = re.compile(r"\w[\w.-]*")
 UNNAMED = "questions"  # form of a corpus of which none is known
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A place that answers a question.
-
-    Attributes:
-        page: Path of the page.
-        quote: Words of it.
-    """
-
-    page: str
-    quote: str
-
-
-@dataclass(frozen=True, slots=True)
-class UserQuestion:
-    """A question with its known answers.
-
-    Attributes:
-        id: Unique in its corpus.
-        text: The question.
-        kind: Such as "plain" or "keyword"; empty if unknown.
-        answers: At least one; others may exist that nobody noted.
-    """
-
-    id: str
-    text: str
-    kind: str
-    answers: tuple[Answer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +65,7 @@ class QuestionCorpus:
 
     site: Site
     pages: Mapping[str, str]
-    questions: tuple[UserQuestion, ...]
+    questions: tuple[JudgedQuestion, ...]
 
 
 def read_corpora(folder: Path, names: Sequence[str] = ()) -> Iterator[QuestionCorpus]:
@@ -131,7 +108,7 @@ def read_sites(folder: Path) -> dict[str, Site]:
         return {name: Site(name) for name in sorted(found)}
     sites: dict[str, Site] = {}
     with opened(path) as file:
-        for where, site in _checked(csv_rows(file, str(path), ",", Fields()), lambda row: site_of(row, "site")):
+        for where, site in checked_rows(csv_rows(file, str(path), ",", Fields()), lambda row: site_of(row, "site")):
             if site.name in sites:
                 raise CorpusError(f"{where}: the site {site.name!r} has a line already. Remove one of them.")
             if site.name not in found:
@@ -149,21 +126,36 @@ def read_corpus(folder: Path, site: Site) -> QuestionCorpus:
         CorpusError: As `read_corpora`.
     """
     pages = read_pages(folder)
-    questions: dict[str, UserQuestion] = {}
+    return QuestionCorpus(site, pages, read_questions(folder, site.name, pages))
+
+
+def read_questions(folder: Path, name: str, pages: Container[str]) -> tuple[JudgedQuestion, ...]:
+    """Read the questions of a corpus; one without an id gets one of the corpus's name and its place.
+
+    Args:
+        folder: Folder of the corpus.
+        name: Name of the corpus.
+        pages: Paths of its pages.
+
+    Raises:
+        CorpusError: As `read_corpora`.
+    """
+    questions: dict[str, JudgedQuestion] = {}
     path = existing(folder, QUESTIONS)
     if path is None:
         raise CorpusError(f"{folder}: no {QUESTIONS} in it.")
-    with opened(path) as file:
-        for where, row in _checked(jsonl_rows(file, str(path)), question_of):
-            question = row if row.id else replace(row, id=f"{site.name}-{len(questions) + 1:03d}")
-            if question.id in questions:
-                raise CorpusError(f"{where}: the id {question.id!r} came before. Give each question its own.")
-            if lost := next((answer.page for answer in question.answers if answer.page not in pages), None):
-                raise CorpusError(f"{where}: no page {lost!r} in {folder}. Add the page, or remove the answer.")
-            questions[question.id] = question
+    for where, row in read_lines(path):
+        question = row if row.id else replace(row, id=f"{name}-{len(questions) + 1:03d}")
+        if question.id in questions:
+            raise CorpusError(f"{where}: the id {question.id!r} came before. Give each question its own.")
+        if not question.by_quote:
+            raise CorpusError(f"{where}: expected answers with page and quote, found others. They are of a collection.")
+        if lost := next((answer.page for answer in question.answers if answer.page not in pages), None):
+            raise CorpusError(f"{where}: no page {lost!r} in {folder}. Add the page, or remove the answer.")
+        questions[question.id] = question
     if not questions:
         raise CorpusError(f"{path}: no questions in it. Add some, or remove the file.")
-    return QuestionCorpus(site, pages, tuple(questions.values()))
+    return tuple(questions.values())
 
 
 def read_pages(folder: Path) -> dict[str, str]:
@@ -175,7 +167,7 @@ def read_pages(folder: Path) -> dict[str, str]:
     pages: dict[str, str] = {}
     if path := existing(folder, PAGES):
         with opened(path) as file:
-            for where, (page, text) in _checked(jsonl_rows(file, str(path)), _page):
+            for where, (page, text) in checked_rows(jsonl_rows(file, str(path)), _page):
                 if page in pages:
                     raise CorpusError(f"{where}: the page {page!r} came before. Remove one of them.")
                 pages[page] = text
@@ -189,6 +181,33 @@ def read_pages(folder: Path) -> dict[str, str]:
     return pages
 
 
+def page_names(folder: Path) -> frozenset[str]:
+    """Return the paths of the files below a folder of pages, from there."""
+    return frozenset(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def unpack(pages: Mapping[str, str], folder: Path) -> None:
+    """Write pages as files below a folder; files that are there with the same text are left as they are.
+
+    Args:
+        pages: Text by path.
+        folder: Created if missing.
+
+    Raises:
+        CorpusError: A path leads out of the folder, or is no name of a file.
+    """
+    for page, text in pages.items():
+        parts, path = PurePosixPath(page).parts, folder / page
+        if not parts or ".." in parts or PurePosixPath(page).is_absolute() or "\0" in page:
+            raise CorpusError(f"expected paths of pages in their folder, found {page!r:.80}. Rename the page.")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_file() or path.read_bytes() != text.encode():
+                path.write_bytes(text.encode())
+        except OSError as error:
+            raise CorpusError(f"{page!r:.80}: cannot be written as a file: {error.strerror}. Rename it.") from error
+
+
 def read_page(path: Path) -> str:
     """Read one page.
 
@@ -199,26 +218,6 @@ def read_page(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise CorpusError(f"{path}: not a readable text in UTF-8: {error}. Convert or remove it.") from error
-
-
-def existing(folder: Path, name: str) -> Path | None:
-    """Return the path of a file in a folder, plain or as `.gz`; None if there is neither."""
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
-
-
-def string(row: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Return a field that is a string, not blank unless a default is given.
-
-    Raises:
-        UnusableError: It is missing without a default, or is none.
-    """
-    value = row.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, str) or (default is None and not value.strip()):
-        found = "a blank one" if isinstance(value, str) else kind(value) if name in row else "no such field"
-        raise UnusableError(f"expected a string in {name!r}, found {found}")
-    return value
 
 
 def site_of(row: Mapping[str, Any], name: str) -> Site:
@@ -237,35 +236,6 @@ def site_of(row: Mapping[str, Any], name: str) -> Site:
         if not _FILE_NAME.fullmatch(value):
             raise UnusableError(f"expected letters, digits, '.', '_' and '-' in {field!r}, found {value!r}")
     return site
-
-
-def question_of(row: Mapping[str, Any]) -> UserQuestion:
-    """Return a question from a line's fields; its id is empty if it has none.
-
-    Raises:
-        UnusableError: A field is missing, or of another form.
-    """
-    given = row.get("answers")
-    if not isinstance(given, list) or not given:
-        raise UnusableError("expected a list of answers, each with page and quote, in 'answers'")
-    answers: list[Answer] = []
-    for one in cast("list[object]", given):
-        if not isinstance(one, Mapping):
-            raise UnusableError(f"expected an object with page and quote for each answer, found {kind(one)}")
-        answer = cast("Mapping[str, Any]", one)
-        answers.append(Answer(string(answer, "page"), string(answer, "quote")))
-    return UserQuestion(string(row, "id", ""), string(row, "question").strip(), string(row, "kind", ""), tuple(answers))
-
-
-def _checked(
-    rows: Iterator[tuple[str, Callable[[], Mapping[str, Any]]]], convert: Callable[[Mapping[str, Any]], Any]
-) -> Iterator[tuple[str, Any]]:
-    for where, parse in rows:
-        try:
-            converted = convert(parse())
-        except UnusableError as error:
-            raise CorpusError(f"{where}: {error}. Mend the line, or remove it.") from error
-        yield where, converted
 
 
 def _page(row: Mapping[str, Any]) -> tuple[str, str]:

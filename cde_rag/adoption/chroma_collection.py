@@ -1,0 +1,382 @@
+"""Collections of Chroma, of its persistent client or its server, read and moved to another model.
+
+The new vectors are made in a second collection, `NAME-cde-new`. Chroma has no atomic exchange, so that a switch is two
+renames, `NAME` to `NAME-cde-old` and `NAME-cde-new` to `NAME`, some milliseconds in which there is no `NAME`.
+Collections are known by their ids, which names do not change: a program that holds one goes on with it.
+"""
+
+import importlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.adoption.llamaindex_nodes import embedded_node_text
+from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line
+from cde_rag.adoption.positions import drawn, is_text, stored
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import StoreError
+from cde_rag.indexing.audit import StoredVector
+from cde_rag.stamps import stamp, stamped
+
+_NEW, _OLD = "-cde-new", "-cde-old"  # ends of the names of collections of ours
+_TUNED: Final = ("ef_construction", "ef_search", "max_neighbors", "resize_factor", "sync_threshold", "space")
+_CONTENT: Final = ["documents", "metadatas", "uris"]
+
+
+class ChromaCollection:
+    """A collection of Chroma.
+
+    Args:
+        target: Name given by the user.
+        client: Client of Chroma.
+        name: Name of the collection.
+        home: Folder of a move's journal.
+        random: Draws samples.
+    """
+
+    def __init__(self, target: str, client: Any, name: str, home: Path, random: Random) -> None:
+        self._target, self._client, self._name, self._home, self._random = target, client, name, home, random
+
+    @property
+    def target(self) -> str:
+        """Name of the store in reports."""
+        return self._target
+
+    @property
+    def home(self) -> Path:
+        """Folder of a move's journal."""
+        return self._home
+
+    @property
+    def written_by_old_handles(self) -> bool:
+        """True: handles name a collection by its id."""
+        return True
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return int(self._live().count())
+
+    def stamp(self) -> str | None:
+        """Return the stamp in the collection's metadata, or None."""
+        return stamped(self._live().metadata)
+
+    def sample(self, count: int) -> list[StoredVector]:
+        """Draw random records that have a document."""
+        return sample_of(self._live(), self._random, count)
+
+    def found(self) -> SourceFacts:
+        """Return length and distance of the vectors, and the configured embedding function."""
+        live = self._live()
+        one = live.get(limit=1, include=["embeddings"])["embeddings"]
+        function = _function(live)
+        named = None if function is None else f"{function['name']} {json.dumps(function.get('config', {}))}"
+        return SourceFacts(len(one[0]) if len(one) else 0, _index(live)["space"], named)
+
+    def check(self, embedder: Embedder) -> None:
+        """Refuse indexes that cannot be made again, and a configured function that cannot be that of the new model.
+
+        Raises:
+            StoreError: See above.
+        """
+        live = self._live()
+        keys: dict[str, Any] = {} if live.schema is None else live.schema.keys
+        sparse = [name for name, kinds in keys.items() if _is_sparse(kinds)]
+        if sparse:
+            raise StoreError(
+                f"{self._target}: expected dense vectors alone, found a sparse index of {sparse[0]!r:.60}, which is "
+                "not copied. Make a new collection with that schema, and add the records with their new vectors."
+            )
+        if _function(live) is not None and _function_of(embedder) is None:
+            raise StoreError(
+                f"{self._target}: its configuration names the embedding function {_function(live)!r:.120}, and Chroma "
+                f"has none for {embedder.context.identity.name} with its context or prefixes. Create the collection "
+                "with embedding_function=None, and give Chroma the vectors yourself; then move it."
+            )
+
+    def version(self) -> str:
+        """Return an empty text: Chroma counts no writes."""
+        return ""
+
+    def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:
+        """Yield the records of the old or the new collection."""
+        collection, offset = self._known(notes, old=old), 0
+        while True:
+            page = collection.get(limit=PAGE, offset=offset, include=_CONTENT)
+            if not page["ids"]:
+                return
+            yield _rows(page)
+            offset += len(page["ids"])
+
+    def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
+        """Make the new collection, empty, with the index settings and metadata of the old one and a stamp.
+
+        Raises:
+            StoreError: There is a collection of that name which no move has begun.
+        """
+        del folder
+        live = self._live()
+        metadata = dict(live.metadata or {})
+        index = {key: value for key, value in _index(live).items() if key in _TUNED}
+        name = self._name + _NEW
+        new = self._named(name)
+        if new is None:
+            function = _function_of(embedder) if _function(live) is not None else None
+            new = _created(self._client, name, metadata | stamp(embedder.fingerprint), index, function)
+        elif stamped(new.metadata) != embedder.fingerprint or new.count():
+            raise StoreError(
+                f"{self._target}: expected no collection {name!r}, found one of a move whose journal is elsewhere. "
+                "Name that journal, or delete the collection."
+            )
+        return {"old": str(live.id), "new": str(new.id)}
+
+    def lacking(self, notes: Mapping[str, str], rows: Sequence[SourceRow], *, old: bool) -> list[SourceRow]:
+        """Return the rows whose ids the collection does not have."""
+        there = set(self._known(notes, old=old).get(ids=[row.id for row in rows], include=[])["ids"])
+        return [row for row in rows if row.id not in there]
+
+    def get(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> list[SourceRow]:
+        """Return records by id."""
+        return _rows(self._known(notes, old=old).get(ids=list(ids), include=_CONTENT))
+
+    def put(
+        self,
+        notes: Mapping[str, str],
+        rows: Sequence[SourceRow],
+        vectors: Float32[np.ndarray, "rows dim"],
+        *,
+        old: bool,
+    ) -> None:
+        """Write records; one that is there goes first, since Chroma would merge its metadata."""
+        collection = self._known(notes, old=old)
+        if there := collection.get(ids=[row.id for row in rows], include=[])["ids"]:
+            collection.delete(ids=there)
+        size = int(self._client.get_max_batch_size())
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            collection.add(
+                ids=[row.id for row in part],
+                embeddings=vectors[start : start + size],
+                documents=[row.payload["document"] for row in part],
+                metadatas=[row.payload["metadata"] or None for row in part],
+                uris=[row.payload["uri"] for row in part],
+            )
+
+    def remove(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> None:
+        """Delete records."""
+        collection = self._known(notes, old=old)
+        if there := collection.get(ids=list(ids), include=[])["ids"]:
+            collection.delete(ids=there)
+
+    def seal(self, notes: Mapping[str, str], parked: Float32[np.ndarray, " dim"]) -> dict[str, str]:
+        """Return the notes: every write of Chroma is complete."""
+        del parked
+        return dict(notes)
+
+    def shadow(self, notes: Mapping[str, str]) -> "ChromaRecords":
+        """Return the new collection."""
+        return ChromaRecords(self._target, self._known(notes, old=False), self._random)
+
+    def switch(self, notes: Mapping[str, str]) -> float:
+        """Rename the old collection, then the new one; a repeated call does what is left."""
+        return self._exchange(notes["old"], self._name + _OLD, notes["new"], self._name + _NEW)
+
+    def rollback(self, notes: Mapping[str, str]) -> float:
+        """Rename the new collection, then the old one; a repeated call does what is left."""
+        return self._exchange(notes["new"], self._name + _NEW, notes["old"], self._name + _OLD)
+
+    def is_switched(self, notes: Mapping[str, str], embedder: Embedder) -> bool:
+        """Return True if the new collection has the name."""
+        del embedder
+        live = self._named(self._name)
+        return live is not None and str(live.id) == notes["new"]
+
+    def release(self, notes: Mapping[str, str], *, switched: bool) -> None:
+        """Delete the collection that is not in use."""
+        id_, name = (notes["old"], self._name + _OLD) if switched else (notes["new"], self._name + _NEW)
+        found = self._named(name)
+        if found is not None and str(found.id) == id_:
+            self._client.delete_collection(name)
+
+    def line(self, embedder: Embedder, context: Path) -> str:
+        """Return the line of a program with Chroma's client, or LangChain's Chroma."""
+        live = self._live()
+        if _function(live) is not None:
+            return (
+                "No line, unless the program passes embedding_function=…: the new collection names its function "
+                f"{json.dumps(_function_of(embedder))}, and client.get_collection(name) takes it."
+            )
+        return model_line(
+            embedder,
+            context,
+            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or your own',
+            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde',
+        )
+
+    def _exchange(self, out: str, out_name: str, into: str, into_name: str) -> float:
+        """Give the name from the collection `out` to `into`.
+
+        Raises:
+            StoreError: A third collection has the name, which a program may have made in the gap of a call that was
+                interrupted.
+        """
+        started, live = time.perf_counter(), self._named(self._name)
+        if live is not None and str(live.id) == into:
+            return 0.0
+        coming = self._named(into_name)
+        if coming is None or str(coming.id) != into:
+            raise StoreError(f"{self._target}: expected the collection {into_name!r} of this move, found none.")
+        if live is not None and str(live.id) == out:
+            live.modify(name=out_name)
+        elif live is not None and live.count() == 0:  # of get_or_create_collection in the gap
+            self._client.delete_collection(self._name)
+        elif live is not None:
+            raise StoreError(
+                f"{self._target}: expected one of two collections under this name, found a third with {live.count()} "
+                f"records, which a program made meanwhile. Rename it, and add its records to {into_name!r}."
+            )
+        coming.modify(name=self._name)
+        return time.perf_counter() - started
+
+    def _live(self) -> Any:
+        found = self._named(self._name)
+        if found is None:
+            raise StoreError(f"{self._target}: expected a collection, found none of the name {self._name!r}.")
+        return found
+
+    def _known(self, notes: Mapping[str, str], *, old: bool) -> Any:
+        """Return the old or the new collection, under whichever name it has; without notes the one in use."""
+        if not notes:
+            return self._live()
+        id_, end = (notes["old"], _OLD) if old else (notes["new"], _NEW)
+        for name in (self._name, self._name + end):
+            found = self._named(name)
+            if found is not None and str(found.id) == id_:
+                return found
+        raise StoreError(f"{self._target}: expected the collection {id_} of this move, found none under its names.")
+
+    def _named(self, name: str) -> Any | None:
+        from chromadb.errors import NotFoundError
+
+        try:
+            return self._client.get_collection(name, embedding_function=None)
+        except NotFoundError:
+            return None
+
+
+class ChromaRecords:
+    """Records of one collection, for an audit.
+
+    Args:
+        target: Name in reports.
+        collection: Collection of Chroma's client.
+        random: Draws samples.
+    """
+
+    def __init__(self, target: str, collection: Any, random: Random) -> None:
+        self.target, self._collection, self._random = target, collection, random
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return int(self._collection.count())
+
+    def stamp(self) -> str | None:
+        """Return the stamp in the metadata, or None."""
+        return stamped(self._collection.metadata)
+
+    def sample(self, count: int) -> list[StoredVector]:
+        """Draw random records that have a document."""
+        return sample_of(self._collection, self._random, count)
+
+
+def sample_of(collection: Any, random: Random, count: int) -> list[StoredVector]:
+    """Draw random records of a collection that have a document."""
+
+    def read(places: list[int]) -> list[StoredVector]:
+        pages = [collection.get(limit=1, offset=place, include=[*_CONTENT, "embeddings"]) for place in places]
+        found: list[StoredVector] = []
+        for page in pages:
+            for row, vector in zip(_rows(page), page["embeddings"], strict=True):
+                if row.text is not None:
+                    found.append(stored(row.id, row.text, vector))
+        return found
+
+    return drawn(random, int(collection.count()), count, read)
+
+
+def _rows(page: Mapping[str, Any]) -> list[SourceRow]:
+    found: list[SourceRow] = []
+    for id_, document, metadata, uri in zip(
+        page["ids"], page["documents"], page["metadatas"], page["uris"], strict=True
+    ):
+        payload = {"document": document, "metadata": metadata, "uri": uri}
+        found.append(SourceRow(id_, _embedded_text(document, metadata or {}), payload))
+    return found
+
+
+def _embedded_text(document: Any, metadata: Mapping[str, Any]) -> str | None:
+    """Return the document as it was embedded: LlamaIndex adds metadata by a template that is in its node."""
+    if not is_text(document):
+        return None
+    node = metadata.get("_node_content")
+    return document if not isinstance(node, str) else embedded_node_text(node, document)
+
+
+def _index(collection: Any) -> dict[str, Any]:
+    found = collection.configuration_json.get("hnsw")
+    if found is None:
+        raise StoreError(
+            f"{collection.name}: expected an HNSW index, found another kind. Such collections are not moved."
+        )
+    return cast(dict[str, Any], found)
+
+
+def _is_sparse(kinds: Any) -> bool:
+    """Return True if a key of a schema has a sparse index."""
+    sparse = getattr(kinds, "sparse_vector", None)
+    return sparse is not None and bool(sparse.sparse_vector_index.enabled)
+
+
+def _function(collection: Any) -> dict[str, Any] | None:
+    """Return the embedding function that a collection's configuration names."""
+    found = collection.configuration_json.get("embedding_function")
+    return found if found is not None and found.get("type") == "known" else None
+
+
+def _function_of(embedder: Embedder) -> dict[str, Any] | None:
+    """Return Chroma's configuration of an embedding function that makes an embedder's vectors; None if it has none."""
+    identity = embedder.context.identity
+    if not identity.is_plain or embedder.context.size or any(identity.prefixes.values()) or identity.windows:
+        return None
+    if identity.pooling == "function":
+        return None
+    config: dict[str, Any] = {"model_name": identity.name, "device": "cpu", "normalize_embeddings": True, "kwargs": {}}
+    return {"name": "sentence_transformer", "config": config}
+
+
+def _created(
+    client: Any, name: str, metadata: Mapping[str, Any], index: Mapping[str, Any], function: Mapping[str, Any] | None
+) -> Any:
+    """Create a collection whose configuration names a function, which is not made: that would load a model."""
+    configuration: dict[str, Any] = {"hnsw": dict(index)}
+    if function is None:
+        return client.create_collection(name, embedding_function=None, metadata=metadata, configuration=configuration)
+    functions: Any = importlib.import_module("chromadb.utils.embedding_functions")
+    registered: dict[str, Any] = functions.known_embedding_functions
+    own = registered[function["name"]]
+
+    def get_config(_: object) -> dict[str, Any]:
+        return dict(function["config"])
+
+    named: Any = type("Named", (own,), {"__init__": lambda _: None, "get_config": get_config})  # pyright: ignore[reportUnknownLambdaType]
+    try:
+        return client.create_collection(
+            name, embedding_function=named(), metadata=metadata, configuration=configuration
+        )
+    finally:  # create_collection registers the class
+        registered[function["name"]] = own

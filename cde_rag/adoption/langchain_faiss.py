@@ -1,0 +1,76 @@
+"""Folders of LangChain's FAISS: `index.faiss` with the vectors, `index.pkl` with ids and documents.
+
+The pickle is never unpickled: it is read by its opcodes (`docstore_pickle`), and stays as it is, byte for byte.
+"""
+
+from pathlib import Path
+from random import Random
+
+from cde_rag._files import written
+from cde_rag.adoption.docstore_pickle import Docstore, read_docstore
+from cde_rag.adoption.index_files import FaissFile, IndexFolder
+from cde_rag.adoption.movable import SourceRow, model_line
+from cde_rag.adoption.positions import is_text
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import StoreError
+from cde_rag.stamps import KEY
+
+
+class LangChainFaiss(IndexFolder):
+    """A folder that `FAISS.save_local` wrote.
+
+    Args:
+        target: Name given by the user.
+        folder: The folder.
+        name: Index name, `index` by default.
+        home: Folder of a move's journal.
+        random: Draws samples.
+    """
+
+    def __init__(self, target: str, folder: Path, name: str, home: Path, random: Random) -> None:
+        super().__init__(target, folder, f"{name}.faiss", [f"{name}.pkl"], home, random)
+        self._read: tuple[tuple[int, ...], Docstore] | None = None
+
+    def texts(self) -> list[SourceRow]:
+        """Return the documents in the order of their vectors."""
+        found = self._docstore()
+        if KEY in found.documents:
+            raise StoreError(
+                f"{self._target}: expected a docstore without a stamp, found one of CDEEmbeddings, which a move would "
+                "have to change. Make the store anew of its texts, with the new embeddings."
+            )
+        rows: list[SourceRow] = []
+        for id_ in found.ids:
+            text = found.documents[id_].text
+            rows.append(SourceRow(id_, text if is_text(text) else None))
+        return rows
+
+    def vectors_of(self, path: Path) -> FaissFile:
+        """Read a file of FAISS with one vector for each document."""
+        found = FaissFile.read(path, self._target)
+        if len(found) != (expected := len(self._docstore().ids)):
+            raise StoreError(
+                f"{self._target}: expected a vector for each of {expected} documents, found {len(found)}. "
+                "Its application may be saving: run the command again."
+            )
+        return found
+
+    def line(self, embedder: Embedder, context: Path) -> str:
+        """Return the line that makes the embeddings for `FAISS.load_local`."""
+        return model_line(
+            embedder,
+            context,
+            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")',
+            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde; once: embeddings.stamp(store)',
+        )
+
+    def _docstore(self) -> Docstore:
+        """Read the docstore, once for each state of its file."""
+        path = self._folder / self._others[0]
+        try:
+            now = written(path)
+            if self._read is None or self._read[0] != now:
+                self._read = now, read_docstore(path)
+        except OSError as error:
+            raise StoreError(f"{self._target}: expected {path.name} of FAISS.save_local, found none.") from error
+        return self._read[1]

@@ -1,0 +1,96 @@
+"""Folders that LlamaIndex' `storage_context.persist` wrote, with a SimpleVectorStore or a FaissVectorStore.
+
+Vectors stand in `NAMESPACE__vector_store.json` (of either store), nodes with their texts in `docstore.json`.
+"""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from cde_rag.adoption.index_files import FaissFile, IndexedFile, IndexFolder, JsonFile, read_json
+from cde_rag.adoption.llamaindex_nodes import embedded_node_text
+from cde_rag.adoption.movable import SourceRow, model_line
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import StoreError
+
+_DOCSTORE, _INDEXES = "docstore.json", "index_store.json"
+
+
+class LlamaIndexFolder(IndexFolder):
+    """A persisted folder.
+
+    Args:
+        target: Name given by the user.
+        folder: The folder.
+        name: Namespace of the vector store, `default` by default.
+        home: Folder of a move's journal.
+        random: Draws samples.
+    """
+
+    def __init__(self, target: str, folder: Path, name: str, home: Path, random: Random) -> None:
+        super().__init__(target, folder, f"{name}__vector_store.json", [_DOCSTORE, _INDEXES], home, random)
+
+    def texts(self) -> list[SourceRow]:
+        """Return the nodes in the order of their vectors."""
+        nodes = cast(dict[str, Any], read_json(self._folder / _DOCSTORE, self._target).get("docstore/data") or {})
+        ids = list(JsonFile.read(self._live, self._target).vectors) if self._is_json(self._live) else self._by_place()
+        return [SourceRow(id_, _text_of(nodes.get(id_))) for id_ in ids]
+
+    def vectors_of(self, path: Path) -> IndexedFile:
+        """Read a file of either store."""
+        if self._is_json(path):
+            return JsonFile.read(path, self._target)
+        found = FaissFile.read(path, self._target)
+        if len(found) != len(self._by_place()):
+            raise StoreError(
+                f"{self._target}: expected {len(self._by_place())} vectors, as {_INDEXES} names nodes, found "
+                f"{len(found)}. Its application may be saving: run the command again."
+            )
+        return found
+
+    def line(self, embedder: Embedder, context: Path) -> str:
+        """Return the line that makes the embed_model of `load_index_from_storage`."""
+        return model_line(
+            embedder,
+            context,
+            hugging_face='Settings.embed_model = HuggingFaceEmbedding(model_name="{name}")',
+            ours='Settings.embed_model = CDEEmbedding.load("{context}")  # of llama_index.embeddings.cde',
+        )
+
+    def _is_json(self, path: Path) -> bool:
+        try:
+            with path.open("rb") as file:
+                return file.read(1) == b"{"
+        except OSError as error:
+            raise StoreError(f"{self._target}: expected {path.name}, found none.") from error
+
+    def _by_place(self) -> list[str]:
+        """Return the ids of the nodes of a FaissVectorStore, whose own ids are places.
+
+        Raises:
+            StoreError: There is no index of this store, or several.
+        """
+        written = cast(dict[str, Any], read_json(self._folder / _INDEXES, self._target).get("index_store/data") or {})
+        found: list[dict[str, str]] = [
+            json.loads(each["__data__"])["nodes_dict"]
+            for each in written.values()
+            if each.get("__type__") == "vector_store"
+        ]
+        if len(found) != 1 or found[0].keys() != set(map(str, range(len(found[0])))):
+            raise StoreError(
+                f"{self._target}: expected one vector index in {_INDEXES}, its vectors numbered from 0, found "
+                f"{len(found)}. Persist each index in a folder of its own."
+            )
+        return [found[0][str(place)] for place in range(len(found[0]))]
+
+
+def _text_of(node: Any) -> str | None:
+    content = cast(dict[str, Any], node).get("__data__") if isinstance(node, dict) else None
+    if not isinstance(content, dict):
+        return None
+    fields = cast(dict[str, Any], content)
+    text = fields.get("text")
+    if text is None and isinstance(fields.get("text_resource"), dict):  # of a Node
+        text = fields["text_resource"].get("text")
+    return embedded_node_text(fields, text) if isinstance(text, str) else None

@@ -1,0 +1,48 @@
+"""LlamaIndex' nodes: their text as LlamaIndex embeds it, with metadata by the node's templates.
+
+Source: `TextNode.get_content(MetadataMode.EMBED)` of llama-index-core 0.14.
+"""
+
+import json
+from collections.abc import Mapping
+from string import Formatter
+from typing import Any, cast
+
+from cde_rag.adoption.positions import is_text
+
+
+def embedded_node_text(node: str | Mapping[str, Any], text: str) -> str | None:
+    """Return the text of a node as it is embedded; None if it has none, or is no node.
+
+    Args:
+        node: The node, or its JSON.
+        text: Its text, which stores may keep apart.
+    """
+    try:
+        found: object = json.loads(node) if isinstance(node, str) else node
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, Mapping) or not is_text(text):
+        return None
+    fields = cast(Mapping[str, Any], found)
+    metadata: dict[str, Any] = fields.get("metadata") or {}
+    excluded: list[str] = fields.get("excluded_embed_metadata_keys") or []
+    template = fields.get("metadata_template") or fields.get("metadata_tmpl") or "{key}: {value}"
+    separator = fields.get("metadata_separator") or fields.get("metadata_seperator") or "\n"
+    around = fields.get("text_template") or "{metadata_str}\n\n{content}"
+    if not (_is_of(template, "key", "value") and _is_of(around, "metadata_str", "content")):
+        return None
+    lines = [template.format(key=key, value=str(value)) for key, value in metadata.items() if key not in excluded]
+    written = str(separator).join(lines).strip()
+    return around.format(content=text, metadata_str=written).strip() if written else text
+
+
+def _is_of(template: object, *names: str) -> bool:
+    """Return True for a template with these fields alone, as they are: others could read attributes, or fill memory."""
+    if not isinstance(template, str):
+        return False
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError:
+        return False
+    return all(name in (None, *names) and not form and not conversion for _, name, form, conversion in parts)

@@ -1,0 +1,196 @@
+"""Port of stores whose vectors are replaced by those of another model: `Movable`, which each kind of source implements.
+
+A source keeps its vectors where they are. The new ones are made next to them (a shadow), in a form that the application
+reads like the old ones, and take their place at once; the old ones stay until they are released.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import StoreError
+from cde_rag.indexing.audit import Source
+
+PAGE: Final = 256  # rows that are read, embedded and written at once
+
+
+class SourceChangedError(StoreError):
+    """A source that its application changed during a step, which is then repeated."""
+
+
+class SourceRow(NamedTuple):
+    """Row of another application's store.
+
+    Attributes:
+        id: Id in the store.
+        text: Text as the application embeds it; None where there is none.
+        payload: Everything else that the row has and a copy needs, as JSON; None where nothing is copied.
+    """
+
+    id: str
+    text: str | None
+    payload: Any = None
+
+    @property
+    def digest(self) -> str:
+        """Digest of text and payload, 64 hex digits."""
+        written = json.dumps([self.text, self.payload], sort_keys=True, default=repr)
+        return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class SourceFacts(NamedTuple):
+    """What a source has.
+
+    Attributes:
+        dim: Length of its vectors.
+        distance: Distance that its searches rank by, as the store calls it.
+        model: Model that its configuration names; None if it names none.
+    """
+
+    dim: int
+    distance: str
+    model: str | None
+
+
+@runtime_checkable
+class Movable(Source, Protocol):
+    """Store whose vectors can be replaced.
+
+    `notes` are what the source has to find again after a crash, such as ids of collections. The flow keeps them and
+    writes them down before each step, so that every call of `switch` and `rollback` can be repeated.
+    """
+
+    @property
+    def home(self) -> Path:
+        """Folder of the move's journal, by default: next to the store if that is on this machine."""
+        ...
+
+    @property
+    def written_by_old_handles(self) -> bool:
+        """True if a program that opened the store before a switch goes on writing to the old vectors."""
+        ...
+
+    def found(self) -> SourceFacts:
+        """Return what the source has, from its settings."""
+        ...
+
+    def check(self, embedder: Embedder) -> None:
+        """Check that the source can have vectors of an embedder.
+
+        Raises:
+            StoreError: It cannot; the message has the line to change.
+        """
+        ...
+
+    def version(self) -> str:
+        """Return a value that changes with each write, where a store has one; else an empty text."""
+        ...
+
+    def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:
+        """Yield all rows of the old or the new vectors, at most `PAGE` at once.
+
+        Args:
+            notes: Notes of the move.
+            old: True for the vectors that were there first; False for those that took or are to take their place.
+        """
+        ...
+
+    def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
+        """Make the shadow without rows, and return the notes; a repeated call returns the same ones."""
+        ...
+
+    def lacking(self, notes: Mapping[str, str], rows: Sequence[SourceRow], *, old: bool) -> list[SourceRow]:
+        """Return the rows that the new (or old) vectors lack: by id, or by text where only vectors are copied."""
+        ...
+
+    def get(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> list[SourceRow]:
+        """Return rows of the new vectors (or of the old ones), those that are there.
+
+        It is called where `written_by_old_handles` is true.
+        """
+        ...
+
+    def put(
+        self,
+        notes: Mapping[str, str],
+        rows: Sequence[SourceRow],
+        vectors: Float32[np.ndarray, "rows dim"],
+        *,
+        old: bool,
+    ) -> None:
+        """Write rows with their vectors to the new ones (or the old ones), in place of those with the same ids."""
+        ...
+
+    def remove(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> None:
+        """Delete rows of the new vectors (or of the old ones)."""
+        ...
+
+    def seal(self, notes: Mapping[str, str], parked: Float32[np.ndarray, " dim"]) -> dict[str, str]:
+        """Complete the shadow, durably, and return the notes.
+
+        Args:
+            notes: Notes of the move.
+            parked: Vector of rows without a text, where these were not put.
+
+        Raises:
+            SourceChangedError: It lacks vectors, since the source changed.
+        """
+        ...
+
+    def shadow(self, notes: Mapping[str, str]) -> Source:
+        """Return the new vectors, for an audit."""
+        ...
+
+    def switch(self, notes: Mapping[str, str]) -> float:
+        """Put the new vectors in the place of the old ones; returns the seconds in which there were none.
+
+        Raises:
+            SourceChangedError: The source changed since `seal`; nothing is switched.
+            StoreError: Something else is in their place.
+        """
+        ...
+
+    def rollback(self, notes: Mapping[str, str]) -> float:
+        """Put the old vectors back in their place; returns the seconds in which there were none.
+
+        Raises:
+            StoreError: Something else is in their place.
+        """
+        ...
+
+    def is_switched(self, notes: Mapping[str, str], embedder: Embedder) -> bool:
+        """Return True if the vectors in place are the new ones, or the application's own of the new model."""
+        ...
+
+    def release(self, notes: Mapping[str, str], *, switched: bool) -> None:
+        """Delete the vectors that are not in use: the old ones after a switch, else the new ones."""
+        ...
+
+    def line(self, embedder: Embedder, context: Path) -> str:
+        """Return the setting or line of the application that names the new model.
+
+        Args:
+            embedder: Embedder of the new vectors.
+            context: File of its Context.
+        """
+        ...
+
+
+def model_line(embedder: Embedder, context: Path, *, hugging_face: str, ours: str) -> str:
+    """Return the line that makes the embedder in an application.
+
+    Args:
+        embedder: Embedder of the new vectors.
+        context: File of its Context.
+        hugging_face: Line for a SentenceTransformer without prefixes, with `{name}`.
+        ours: Line of our adapter, with `{context}`.
+    """
+    identity = embedder.context.identity
+    native = identity.is_plain and not embedder.context.size and not any(identity.prefixes.values())
+    return (hugging_face if native and not identity.windows else ours).format(name=identity.name, context=context)

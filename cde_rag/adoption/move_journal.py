@@ -1,0 +1,204 @@
+"""Journal of a move to another model: one folder, from which the move goes on after any kill.
+
+move.json            target, step, model and notes of the source; replaced durably before and after each step
+context.safetensors  Context of the new vectors, which the application needs for a contextual model
+parked.npy           vector of rows without a text
+rows.sqlite          id and digest of each row that was copied
+lock                 held by the run in progress
+"""
+
+import io
+import json
+import shutil
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag._files import fsync_folder, read_file, write_durably
+from cde_rag.context.context import Context
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.files import check_path, locked
+
+Step: TypeAlias = Literal["copying", "switching", "switched", "returning", "returned", "releasing"]
+FORMAT: Final = 1
+JOURNALS: Final = ".cde-move"  # end of the name of the folder with the journals of moves, next to a store
+_STEPS: Final = ("copying", "switching", "switched", "returning", "returned", "releasing")
+_STATE, _CONTEXT, _PARKED, _ROWS, _LOCK = "move.json", "context.safetensors", "parked.npy", "rows.sqlite", "lock"
+_TABLE: Final = "CREATE TABLE IF NOT EXISTS rows (id TEXT PRIMARY KEY, digest TEXT NOT NULL, pass INT NOT NULL)"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveState:
+    """State of a move.
+
+    Attributes:
+        target: Name of the source.
+        model: Name of the new model.
+        fingerprint: Fingerprint of the new vectors' space.
+        step: Last step that was begun.
+        notes: Notes of the source; see `Movable`.
+        was_switched: True if the vectors were switched before `releasing` began.
+        gap_s: Seconds without vectors in the last switch or rollback; None before.
+    """
+
+    target: str
+    model: str
+    fingerprint: str
+    step: Step = "copying"
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    was_switched: bool = False
+    gap_s: float | None = None
+
+
+class MoveJournal:
+    """Folder of a move.
+
+    Args:
+        folder: Made with the first write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        check_path(folder)
+        self.folder = folder
+
+    @property
+    def context_file(self) -> Path:
+        """File of the new vectors' Context."""
+        return self.folder / _CONTEXT
+
+    def state(self) -> MoveState | None:
+        """Return the state; None before a move has begun.
+
+        Raises:
+            StoreFormatError: The file is damaged, or of a newer version.
+        """
+        path = self.folder / _STATE
+        if not path.exists():
+            return None
+        try:
+            written: dict[str, Any] = json.loads(read_file(path))
+            found = written.pop("format"), written["step"] in _STEPS
+            if found == (FORMAT, True):
+                return MoveState(**written)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StoreFormatError(
+                f"{path}: expected the state of a move, found another file ({error!s:.80})."
+            ) from error
+        raise StoreFormatError(f"{path}: expected format {FORMAT}, found another. Continue with a newer cde-rag.")
+
+    def begin(self, state: MoveState, context: Context, parked: Float32[np.ndarray, " dim"]) -> None:
+        """Write the first state; Context and parked vector are there before it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        context.save(self.context_file)
+        data = io.BytesIO()
+        np.save(data, parked, allow_pickle=False)
+        write_durably(self.folder / _PARKED, data.getvalue())
+        self.write(state)
+
+    def write(self, state: MoveState) -> None:
+        """Write the state, durably."""
+        write_durably(self.folder / _STATE, json.dumps({"format": FORMAT, **asdict(state)}, indent=2).encode())
+
+    def context(self) -> Context:
+        """Return the Context of the new vectors.
+
+        Raises:
+            ContextFormatError: It is damaged.
+        """
+        return Context.load(self.context_file)
+
+    def parked(self) -> Float32[np.ndarray, " dim"]:
+        """Return the vector of rows without a text."""
+        return np.load(self.folder / _PARKED, allow_pickle=False).astype(np.float32)
+
+    @contextmanager
+    def held(self) -> Generator[None, None, None]:
+        """Hold the move for this process.
+
+        Raises:
+            StoreError: Another process holds it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(
+                self.folder / _LOCK, f"{self.folder}: another run moves these vectors. Wait until it has ended"
+            ):
+                yield
+        finally:
+            self._leave()
+
+    def forget(self) -> None:
+        """Delete the journal, its state last but for the folder; without a state there is no move."""
+        for path in self.folder.iterdir():
+            if path.name not in (_STATE, _LOCK):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        fsync_folder(self.folder)
+        (self.folder / _STATE).unlink(missing_ok=True)
+        fsync_folder(self.folder)
+
+    def new_pass(self) -> int:
+        """Return the number of a new pass over the source's rows."""
+        with self._opened() as rows:
+            return 1 + int(rows.execute("SELECT coalesce(max(pass), 0) FROM rows").fetchone()[0])
+
+    def digests(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the digests of rows that are noted; an empty one is of a row whose copy may be incomplete."""
+        with self._opened() as rows:
+            query = "SELECT id, digest FROM rows WHERE id IN (SELECT value FROM json_each(?))"
+            return dict(rows.execute(query, (json.dumps(list(ids)),)))
+
+    def note(self, digests: Mapping[str, str], number: int) -> None:
+        """Note rows with their digests as seen in a pass."""
+        with self._opened() as rows:
+            rows.executemany(
+                "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, "
+                "pass = excluded.pass",
+                [(id_, digest, number) for id_, digest in digests.items()],
+            )
+
+    def unseen(self, number: int, size: int) -> Iterator[list[str]]:
+        """Yield the ids that were not seen in a pass, at most `size` at once; the caller may forget them."""
+        last = ""
+        while True:
+            with self._opened() as rows:
+                query = "SELECT id FROM rows WHERE pass < ? AND id > ? ORDER BY id LIMIT ?"
+                found = [str(row[0]) for row in rows.execute(query, (number, last, size))]
+            if not found:
+                return
+            yield found
+            last = found[-1]
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Forget rows."""
+        with self._opened() as rows:
+            rows.executemany("DELETE FROM rows WHERE id = ?", [(id_,) for id_ in ids])
+
+    def _leave(self) -> None:
+        """Delete the folder, and the one of all journals of a store, where no move was begun or it has ended."""
+        if not (self.folder / _STATE).exists() and {path.name for path in self.folder.iterdir()} <= {_LOCK}:
+            with suppress(OSError):  # another run has just come
+                (self.folder / _LOCK).unlink(missing_ok=True)
+                self.folder.rmdir()
+                if self.folder.parent.name.endswith(JOURNALS):
+                    self.folder.parent.rmdir()
+
+    @contextmanager
+    def _opened(self) -> Generator[sqlite3.Connection, None, None]:
+        path = self.folder / _ROWS
+        try:
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute(_TABLE)
+                with connection:
+                    yield connection
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"{path}: not writable ({error}). Make room, and run the same command again.") from error
+        except sqlite3.DatabaseError as error:
+            raise StoreFormatError(
+                f"{path}: damaged ({error}). Delete the file; the rows are compared again."
+            ) from error

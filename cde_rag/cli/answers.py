@@ -1,0 +1,178 @@
+"""Evaluation of the command index, and of collections, on judged questions; a part of the command evaluate."""
+
+import contextlib
+import hashlib
+import io
+import json
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from cde_rag.cli.collections import at, existing, open_collection
+from cde_rag.cli.output import print_json, progress_bar, updating
+from cde_rag.errors import CorpusError
+
+if TYPE_CHECKING:
+    from cde_rag.collection.collection import Collection
+    from cde_rag.evaluation.answer_systems import JudgedIndex
+    from cde_rag.evaluation.question_folder import Site
+
+DEFAULT: Final = "default"  # options of an index that has none
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """Options of an evaluation on judged questions.
+
+    Attributes:
+        systems: Systems to run.
+        indexes: Options of `cde-rag index` for each index; `DEFAULT` for none.
+        split: Keep corpora of this split only; None for all.
+        work: Folder for the indexes; None for a temporary one.
+        shown: Whether progress is shown; None where there is a terminal.
+        as_json: Print JSON.
+        further: Options that all indexes have.
+    """
+
+    systems: Sequence[str]
+    indexes: Sequence[str]
+    split: str | None
+    work: Path | None
+    shown: bool | None
+    as_json: bool
+    further: Sequence[str] = ()
+
+
+def has_questions(folder: Path) -> bool:
+    """Return True for a folder with judged questions about its pages, or with such folders."""
+    from cde_rag.evaluation.judged_questions import QUESTIONS, existing
+
+    return folder.is_dir() and any(existing(each, QUESTIONS) for each in (folder, *folder.iterdir()))
+
+
+def is_collection(place: str) -> bool:
+    """Return True for the address of a collection, or a folder that holds one."""
+    return "://" in place or (Path(place).is_dir() and at(place).exists())
+
+
+def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
+    """Index the pages of each corpus as the command index does, evaluate, and print the result.
+
+    Raises:
+        CorpusError: A folder without corpora, or of an invalid form; or a corpus without pages that are read.
+    """
+    with contextlib.ExitStack() as stack:
+        work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
+        corpora = list(_corpora(folders, options.split))
+        _print_evaluated(_indexes(corpora, work, options), work, options)
+
+
+def evaluate_collection(
+    place: str, judged: Path, options: AnswerOptions, *, model: str | None, tenant: str | None
+) -> None:
+    """Evaluate a collection on judged questions about it, and print the result.
+
+    Raises:
+        CorpusError: The file is of another form, or has no question with an answer in the collection.
+        StoreError: There is no collection.
+    """
+    from cde_rag.evaluation.answer_systems import JudgedIndex
+    from cde_rag.evaluation.judged_questions import read_judged_questions
+
+    questions = read_judged_questions(judged, split=options.split or "test")
+    with open_collection(existing(place, tenant), model) as opened:
+        name = tenant or PurePosixPath(place).stem
+        index = JudgedIndex.of_questions(opened, questions, source=str(judged), name=name)
+        _print_evaluated([[index]], options.work, options)
+
+
+def _print_evaluated(
+    corpora: "Sequence[Sequence[JudgedIndex]] | Iterator[Sequence[JudgedIndex]]",
+    work: Path | None,
+    options: AnswerOptions,
+) -> None:
+    from cde_rag.evaluation.answer_evaluation import evaluate_answers
+
+    with progress_bar("evaluate", "systems", shown=options.shown) as update:
+        found = evaluate_answers(corpora, systems=options.systems, folder=work, on_progress=updating(update))
+    if options.as_json:
+        print_json(found.to_json())
+        return
+    typer.echo(str(found))
+    if left := [name for name in options.systems if name not in found.systems]:
+        typer.echo(f"Not run, since the model has no null context: {', '.join(left)}.", err=True)
+
+
+def _corpora(folders: Sequence[Path], split: str | None) -> "Iterator[tuple[Path, Site]]":
+    """Yield the folder and the facts of each corpus; of a folder with several, those of the split."""
+    from cde_rag.evaluation.judged_questions import QUESTIONS
+    from cde_rag.evaluation.judged_questions import existing as existing_file
+    from cde_rag.evaluation.question_folder import SITES, read_sites
+
+    for folder in folders:
+        sites = read_sites(folder).values()
+        kept = [site for site in sites if split in (None, site.split) or not (folder / SITES).is_file()]
+        if not kept:
+            there = ", ".join(sorted({site.split for site in sites}))
+            raise CorpusError(f"{folder}: expected corpora of the split {split!r}, found the splits {there}.")
+        for site in kept:
+            yield (folder if existing_file(folder, QUESTIONS) else folder / site.name), site
+
+
+def _indexes(
+    corpora: "Sequence[tuple[Path, Site]]", work: Path, options: AnswerOptions
+) -> "Iterator[list[JudgedIndex]]":
+    """Yield the indexes of each corpus, which are closed when the next one is taken."""
+    from cde_rag.evaluation.answer_systems import JudgedIndex
+    from cde_rag.evaluation.question_folder import page_names, read_questions
+
+    for folder, site in corpora:
+        with contextlib.ExitStack() as stack:
+            pages, place = _pages(folder, work / site.name)
+            questions = read_questions(folder, site.name, page_names(pages))
+            indexes: list[JudgedIndex] = []
+            for number, words in enumerate(options.indexes):
+                opened = stack.enter_context(_indexed(pages, place, words, options))
+                name = words if number else ""
+                indexes.append(JudgedIndex.of_pages(opened, questions, site, name=name))
+            yield indexes
+
+
+def _pages(folder: Path, place: Path) -> tuple[Path, Path]:
+    """Return the folder with the pages of a corpus, and that for its indexes.
+
+    Pages that are packed in one file are unpacked next to the indexes, under a digest of them all.
+    """
+    from cde_rag.evaluation.judged_questions import existing as existing_file
+    from cde_rag.evaluation.question_folder import PAGES, read_pages, unpack
+
+    if existing_file(folder, PAGES) is None and (folder / "pages").is_dir():
+        return folder / "pages", place
+    pages = read_pages(folder)
+    place = place / hashlib.sha256(json.dumps(pages).encode()).hexdigest()[:16]
+    unpack(pages, place / "pages")
+    return place / "pages", place
+
+
+def _indexed(pages: Path, place: Path, words: str, options: AnswerOptions) -> "Collection":
+    """Run the command index on a folder of pages, and open the collection.
+
+    The command itself is run, so that the way from files to hits is the one that users have, with whatever options.
+    """
+    from cde_rag.cli.app import app
+
+    given = [*options.further, *([] if words == DEFAULT else shlex.split(words))]
+    store = place / f"{hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]}.faiss"
+    arguments = [*given, "--sync", "--yes", str(pages), str(store)]
+    command: Any = typer.main.get_command(app)
+    index = command.commands["index"]
+    place.mkdir(parents=True, exist_ok=True)
+    with contextlib.redirect_stdout(io.StringIO()), index.make_context("cde-rag index", arguments) as context:
+        index.invoke(context)
+    model = context.params["model"]
+    return open_collection(at(str(store)), model)

@@ -1,0 +1,256 @@
+"""The commands reembed and release, and the rollback of a move."""
+
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cde_rag.cli.output import (
+    JsonOption,
+    ProgressOption,
+    clock,
+    print_fields,
+    print_json,
+    printable,
+    progress_bar,
+    updating,
+)
+
+if TYPE_CHECKING:
+    from cde_rag.adoption.move_plan import MovePlan
+    from cde_rag.adoption.reembedding import Reembedding
+    from cde_rag.embedders.protocol import Embedder
+
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="chroma:FOLDER#NAME, chroma:URL#NAME, langchain-faiss:FOLDER or llamaindex:FOLDER.",
+    ),
+]
+JournalOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="State of the move. [default: next to the store; for a server in the present folder]"
+    ),
+]
+OldModelOption = Annotated[
+    str | None, typer.Option("--from", metavar="NAME", help="Model that made the old vectors, to check and compare.")
+]
+OldContextOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Context of the old model, if it is contextual.")
+]
+
+
+def reembed(
+    target: TargetArgument,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="New model: any that audit takes. A contextual one samples the texts."),
+    ] = None,
+    context: Annotated[Path | None, typer.Option(metavar="FILE", help="Context of the new model, made before.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="OpenAI-compatible API that serves the new model.")
+    ] = None,
+    document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
+    query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
+    old_model: OldModelOption = None,
+    from_context: OldContextOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and write nothing.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Switch: the application's model is changed at the same time.")
+    ] = False,
+    sample: Annotated[int, typer.Option(min=1, help="Texts that are embedded and compared before.")] = 256,
+    seed: Annotated[int, typer.Option(help="Random seed of samples.")] = 0,
+    journal: JournalOption = None,
+    progress: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the vectors of another application to another model, and back.
+
+    Makes the new vectors next to the old ones, which the application goes on using; compares a sample; prints the line
+    of the application that names the model; and switches when that is confirmed. Run it again to resume it after a
+    kill, or to bring what the application wrote meanwhile. cde-rag rollback TARGET returns to the old vectors,
+    cde-rag release TARGET deletes them.
+
+    \b
+    Examples:
+      cde-rag reembed chroma:chroma_db#papers --dry-run \\
+        --from sentence-transformers/all-MiniLM-L6-v2 \\
+        --model intfloat/multilingual-e5-small
+      cde-rag reembed langchain-faiss:faiss_index --model cde-mini
+      cde-rag reembed llamaindex:storage --model nomic-embed-text \\
+        --base-url http://localhost:11434/v1
+    """
+    from cde_rag.adoption.move_plan import plan_move
+    from cde_rag.adoption.reembedding import reembedding
+    from cde_rag.cli.audit import prefixes_of
+
+    with reembedding(target, journal=journal, seed=seed) as move:
+        prefixes = prefixes_of(document_prefix, query_prefix)
+        embedder = _embedder(move, model, context, base_url, prefixes)
+        old = _old(old_model, from_context)
+        state = move.state
+        if dry_run or (state is None and old is not None):
+            plan = plan_move(move.source, embedder, old, sample=sample)
+            if dry_run:
+                _print_plan(plan, move.line(embedder), as_json)
+                return
+            typer.echo(printable(plan.advice), err=True)
+            if plan.loses and not yes:
+                raise typer.Exit(1)
+        _run(move, embedder, confirmed=yes, progress=progress, as_json=as_json, command=_again(target, model))
+
+
+def release(target: TargetArgument, journal: JournalOption = None, as_json: JsonOption = False) -> None:
+    """End a move: delete the vectors that are not in use, after a switch the old ones.
+
+    Restart programs that opened the store before the switch: they may hold the old vectors.
+
+    \b
+    Example:
+      cde-rag release chroma:chroma_db#papers
+    """
+    from cde_rag.adoption.reembedding import reembedding
+
+    with reembedding(target, journal=journal) as move:
+        move.release()
+    print_json({"released": True}) if as_json else typer.echo("Released. The vectors in use are the only ones.")
+
+
+def rollback_move(
+    target: str, old_model: str | None, from_context: Path | None, journal: Path | None, *, as_json: bool
+) -> None:
+    """Return to the old vectors of a move."""
+    from cde_rag.adoption.reembedding import reembedding
+
+    with reembedding(target, journal=journal) as move:
+        done = move.rollback(_old(old_model, from_context))
+    if as_json:
+        print_json(asdict(done))
+    else:
+        typer.echo(
+            f"The old vectors are in use. Gap: {1000 * done.gap_s:.0f} ms. Set the application's old model again."
+        )
+
+
+def _run(
+    move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress: bool | None, as_json: bool, command: str
+) -> None:
+    """Copy, and switch if that is confirmed; catch up if it was."""
+    state, shown = move.state, dict[str, Any]()
+    with progress_bar("reembed", "rows", shown=progress) as update:
+        if state is None or state.step in ("copying", "returned"):
+            copied = move.copy(embedder, on_progress=updating(update))
+            shown = asdict(copied)
+            typer.echo(printable(_copied(shown, copied.audit.advice)), err=True)
+        line = move.line(embedder)
+        if (state is None or state.step in ("copying", "returned")) and not (confirmed or _confirmed(line)):
+            if as_json:
+                print_json(shown | {"switched": False, "line": line})
+            else:
+                typer.echo(printable(f"Nothing is switched. Change the application:\n  {line}\nThen: {command} --yes"))
+            return
+        switched = move.switch(embedder, on_progress=updating(update))
+    if as_json:
+        print_json(shown | {"switched": True, "line": line, **asdict(switched)})
+        return
+    typer.echo(
+        printable(
+            f"The new vectors are in use; {1000 * switched.gap_s:.0f} ms without vectors. Brought since: "
+            f"{switched.carried.written} rows written, {switched.carried.removed} deleted.\nThe application's model:\n"
+            f"  {line}\nBack: cde-rag rollback TARGET. When its programs are restarted: cde-rag release TARGET."
+        )
+    )
+
+
+def _copied(shown: dict[str, Any], advice: str) -> str:
+    lost = shown["without_text_count"]
+    found = f"{shown['rows']:,} rows, {shown['embedded']:,} texts embedded. {advice}"
+    if lost:
+        ids = ", ".join([*shown["without_text"], *(["…"] if lost > len(shown["without_text"]) else [])])
+        found += f" {lost:,} rows have no text, and come last in searches: {ids}."
+    return found
+
+
+def _confirmed(line: str) -> bool:
+    """Return True if a person at the terminal confirms that the application changes, too."""
+    if not sys.stdin.isatty():
+        return False
+    return typer.confirm(printable(f"The application needs this line from now on:\n  {line}\nSwitch now?"), err=True)
+
+
+def _again(target: str, model: str | None) -> str:
+    return shlex.join(["cde-rag", "reembed", target, *(["--model", model] if model else [])])
+
+
+def _embedder(
+    move: "Reembedding", model: str | None, context: Path | None, base_url: str | None, prefixes: dict[str, str] | None
+) -> "Embedder":
+    """Return the embedder of the move that was begun, or that the options name."""
+    from cde_rag import CDEModel, ContextualEmbedder
+    from cde_rag.cli.audit import embedder_of
+    from cde_rag.errors import ModelError
+
+    if base_url is not None:
+        from cde_rag.embedders.openai_api import openai_embedder
+
+        if model is None or context is not None:
+            raise typer.BadParameter("name the model that the API serves, without a context", param_hint="--model")
+        return move.embedder(openai_embedder(model, base_url=base_url, prefixes=prefixes))
+    if context is not None:
+        return move.embedder(embedder_of(model, context, prefixes))
+    if move.state is not None:
+        return move.embedder(None) if model is None else _of_begun(move, model, prefixes)
+    if model is None:
+        raise typer.BadParameter("name the new model", param_hint="--model")
+    try:
+        contextual = CDEModel.from_pretrained(model)
+    except ModelError:
+        return embedder_of(model, None, prefixes)
+    texts = (row.text for page in move.source.rows({}, old=True) for row in page if row.text is not None)
+    return ContextualEmbedder.from_corpus(texts, model=contextual)
+
+
+def _of_begun(move: "Reembedding", model: str, prefixes: dict[str, str] | None) -> "Embedder":
+    """Return the embedder of a move that was begun, if a model is that of the move."""
+    from cde_rag import ContextualEmbedder
+    from cde_rag.cli.audit import embedder_of
+    from cde_rag.errors import ContextMissingError
+
+    try:
+        return move.embedder(embedder_of(model, None, prefixes))
+    except ContextMissingError:  # a contextual model: in the Context of the first run
+        return ContextualEmbedder(model, move.journal.context())
+
+
+def _old(model: str | None, context: Path | None) -> "Embedder | None":
+    from cde_rag.cli.audit import embedder_of
+
+    return None if model is None and context is None else embedder_of(model, context, None)
+
+
+def _print_plan(plan: "MovePlan", line: str, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(plan) | {"loses": plan.loses, "advice": plan.advice, "line": line})
+        return
+    audited, before, after = plan.audit, plan.before, plan.after
+    print_fields(
+        {
+            "rows": f"{plan.rows:,}, of which {plan.without_text_count:,} without a text",
+            "without_text": plan.without_text,
+            "vectors": f"{plan.dim[0]} numbers now, {plan.dim[1]} then; distance {plan.distance}",
+            "configured_model": plan.configured,
+            "old_model": None if audited is None else f"made {audited.reproduced} of {audited.sampled}",
+            "new_model": plan.model,
+            "tokens": f"about {plan.tokens:,}",
+            "time": f"about {clock(plan.seconds)}",
+            "disk": f"about {plan.disk_bytes / 1e6:,.1f} MB",
+            "ndcg@10": f"{'–' if before is None else f'{before:.3f}'} → {after:.3f}",
+            "advice": plan.advice,
+            "line_to_change": line,
+        }
+    )

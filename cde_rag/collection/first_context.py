@@ -1,0 +1,62 @@
+"""Collections that begin without documents, and move to a context of their own when there are enough."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from cde_rag.collection.settings import create_in, settings_of
+from cde_rag.errors import CDEWarning, StoreError, warn_user
+from cde_rag.stores.store import Store
+
+if TYPE_CHECKING:
+    from cde_rag.collection.collection import Collection
+    from cde_rag.embedders.contextual import AnyModel
+
+MOVES_AT: Final = "moves_at"  # key of the number of records at which a collection moves to a context of its own
+_NUMBERS: Final = (64, 512)  # enough to show common features; as many as a context has
+
+
+def create_without_documents(store: Store, model: "AnyModel", parent_key: str | None) -> None:
+    """Make an empty collection in the context of no corpus, which moves by itself at 64 and at 512 records.
+
+    Args:
+        store: Store without a collection.
+        model: As in `ContextualEmbedder.from_corpus`.
+        parent_key: As in `Collection.create`, if the model reads siblings.
+
+    Raises:
+        ModelError: No such model.
+        StoreError: There is a collection already, or the place is not writable.
+    """
+    from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+    from cde_rag.embedders.corpus_contexts import first_context
+
+    loaded = as_model(model)
+    embedder = ContextualEmbedder(loaded, first_context(loaded))
+    settings = settings_of(embedder, parent_key if embedder.max_siblings else None)
+    create_in(store, embedder, {**settings, MOVES_AT: _NUMBERS[0]})
+
+
+def is_due(settings: Mapping[str, Any], store: Store) -> bool:
+    """Return True if a collection has as many records as it waits for."""
+    number = settings.get(MOVES_AT)
+    return number is not None and store.count() >= number
+
+
+def move(collection: "Collection") -> None:
+    """Move a collection to a context of its own records.
+
+    Warns:
+        CDEWarning: Another run is in progress, or the store cannot be written; the records are there.
+    """
+    store = collection.store
+    try:
+        collection.recontextualize()
+    except StoreError as error:
+        warn_user(
+            f"The records are added, but not embedded in a context of their own. {error} "
+            "collection.recontextualize() does it; so does the next add.",
+            CDEWarning,
+        )
+    else:
+        count = store.count()
+        store.update_settings({MOVES_AT: next((number for number in _NUMBERS if number > count), None)})

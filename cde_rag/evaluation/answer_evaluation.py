@@ -1,0 +1,282 @@
+"""Evaluation of indexes on judged questions: scores by system, means over corpora, intervals; JSON, and a table."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from cde_rag.errors import CorpusError
+from cde_rag.evaluation.answer_scores import (
+    BUDGETS,
+    JudgedPassages,
+    answer_difference,
+    answer_scores,
+    found_within,
+    mean_score,
+    parts_of,
+)
+from cde_rag.evaluation.answer_systems import ANSWER_SYSTEMS, OF_INDEX, JudgedIndex, system_rankings
+from cde_rag.evaluation.intervals import Difference
+from cde_rag.evaluation.ranking import Ranking
+from cde_rag.evaluation.report import described, table
+from cde_rag.models.files import model_files
+from cde_rag.models.loading import ModelSource
+from cde_rag.models.tokenizer import TextTokenizer
+
+MRR: Final = "mrr@10"
+METRICS: Final[Mapping[str, str]] = {  # and their heading
+    MRR: "MRR@10",
+    "hit@1": "hit@1",
+    "hit@5": "hit@5",
+    "page_mrr@10": "page MRR@10",
+    "page_hit@1": "page hit@1",
+    "page_hit@5": "page hit@5",
+    **{f"found@{budget}": f"{budget:,} tokens" for budget in BUDGETS},
+}
+_TOKENIZER: Final = "cde-mini-1"  # whose tokens are counted, whatever model is evaluated
+_FURTHER: Final = (("index_vectors", "minilm"), ("index_vectors", "null"))  # pairs, besides those of the first system
+Scores = Mapping[str, Float64[np.ndarray, " questions"]]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProgress:
+    """Progress of an evaluation.
+
+    Attributes:
+        done: Systems finished on this corpus.
+        total: Systems to run on it.
+        corpus: Name of the corpus.
+        system: The system that was finished last.
+    """
+
+    done: int
+    total: int
+    corpus: str
+    system: str
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusAnswers:
+    """Results on the questions of one corpus.
+
+    Attributes:
+        data: Passages of the first index, and the questions.
+        passages: Number of passages of each index, by its name.
+        unanswered: Number of questions that no passage answers, for each index; they count as not found.
+        dropped: Number of questions that were left out, by reason.
+        scores: System → metric → one score per question, fractions.
+    """
+
+    data: JudgedPassages
+    passages: Mapping[str, int]
+    unanswered: Mapping[str, int]
+    dropped: Mapping[str, int]
+    scores: Mapping[str, Scores]
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerEvaluation:
+    """Results on all corpora. `str(evaluation)` is a table for people.
+
+    Attributes:
+        model: Name of the model of the first index.
+        corpora: Results on each corpus.
+    """
+
+    model: str
+    corpora: tuple[CorpusAnswers, ...]
+
+    @cached_property
+    def systems(self) -> tuple[str, ...]:
+        """Systems that ran on all corpora; the first one is compared with each of the others."""
+        return tuple(name for name in self.corpora[0].scores if all(name in one.scores for one in self.corpora))
+
+    @cached_property
+    def parts(self) -> Mapping[str, list[Bool[np.ndarray, " _"]]]:
+        """Masks of all questions, of each form of text, each kind of question, and each corpus; see `parts_of`."""
+        return parts_of([one.data for one in self.corpora])
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Pairs of systems whose difference is computed."""
+        first, *others = self.systems
+        return [(first, other) for other in others] + [pair for pair in _FURTHER if set(pair) <= {*others}]
+
+    def mean(self, system: str, metric: str = MRR, *, part: str = "all") -> float:
+        """Return the mean over corpora of the mean over their questions in a part, a fraction."""
+        return mean_score(self._scores(system, metric), self.parts[part])
+
+    def difference(self, system: str, other: str, metric: str = MRR, *, part: str = "all") -> Difference:
+        """Return one system less another, with intervals over questions, and over corpora and questions."""
+        data = [one.data for one in self.corpora]
+        return answer_difference(data, self._scores(system, metric), self._scores(other, metric), self.parts[part])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; all metrics are fractions."""
+        return {
+            "model": self.model,
+            "systems": list(self.systems),
+            "parts": {part: self._part(part) for part in self.parts},
+            "corpora": {
+                one.data.site.name: {
+                    "passages": dict(one.passages),
+                    "questions": len(one.data.questions),
+                    "unanswered": dict(one.unanswered),
+                    "dropped": dict(one.dropped),
+                }
+                for one in self.corpora
+            },
+        }
+
+    def __str__(self) -> str:
+        questions = sum(len(one.data.questions) for one in self.corpora)
+        several = len(self.corpora) > 1
+        counted = f"{questions:,} questions" + (f" about {len(self.corpora)} corpora" if several else "")
+        lines = [f"answers × 100 · {self.model} · {counted}", ""]
+        rows = [[name, *(_percent(self.mean(name, metric)) for metric in METRICS)] for name in self.systems]
+        lines += [*table([["", *METRICS.values()], *rows]), ""]
+        parts = [part for part, masks in self.parts.items() if not all(mask.all() for mask in masks)]
+        if parts:
+            lines += table(
+                [
+                    ["MRR@10", *self.systems],
+                    *([part, *(_percent(self.mean(name, part=part)) for name in self.systems)] for part in parts),
+                ]
+            )
+            lines.append("")
+        if self.pairs:
+            headings = ["difference of MRR@10", "mean", "95 % (questions)", "95 % (corpora, too)"]
+            found = [[" − ".join(pair), *described(self.difference(*pair))] for pair in self.pairs]
+            lines += [*table([row[: 4 if several else 3] for row in (headings, *found)]), ""]
+        return "\n".join([*lines, *self._notes(), self.advice]).rstrip()
+
+    @property
+    def advice(self) -> str:
+        """Sentence that names the system with the highest MRR@10, and says if the second one is surely below it."""
+        if len(self.systems) < 2:
+            return ""
+        best, second = sorted(self.systems, key=lambda name: -self.mean(name))[:2]
+        found = self.difference(best, second)
+        low, high = found.sets or found.queries
+        sure = "surely more" if low > 0 else "not surely more"
+        gain = f"{100 * found.mean:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
+        return f"{best} finds most: {gain} over {second}, {sure}."
+
+    def _notes(self) -> list[str]:
+        notes: list[str] = []
+        for one in self.corpora:
+            for name, count in one.unanswered.items():
+                if count:
+                    where = f"{one.data.site.name}{f' ({name})' if name else ''}"
+                    asked = f"{count} of {len(one.data.questions)} questions"
+                    notes.append(f"{where}: no passage answers {asked}; they count as not found")
+            for reason, count in one.dropped.items():
+                notes.append(f"{one.data.site.name}: left out {count} × {reason}")
+        return notes
+
+    def _part(self, part: str) -> dict[str, Any]:
+        metrics = METRICS if part == "all" else (MRR,)
+        masks = self.parts[part]
+        return {
+            "corpora": sum(bool(mask.any()) for mask in masks),
+            "questions": sum(int(mask.sum()) for mask in masks),
+            **{metric: {name: self.mean(name, metric, part=part) for name in self.systems} for metric in METRICS},
+            "intervals": {
+                metric: {"-".join(pair): asdict(self.difference(*pair, metric, part=part)) for pair in self.pairs}
+                for metric in metrics
+            },
+        }
+
+    def _scores(self, system: str, metric: str) -> list[Float64[np.ndarray, " _"]]:
+        return [one.scores[system][metric] for one in self.corpora]
+
+
+def evaluate_answers(
+    corpora: Iterable[Sequence[JudgedIndex]],
+    *,
+    systems: Sequence[str] = tuple(ANSWER_SYSTEMS),
+    folder: Path | None = None,
+    on_progress: Callable[[AnswerProgress], None] | None = None,
+) -> AnswerEvaluation:
+    """Evaluate indexes on judged questions, with baselines of the same passages.
+
+    Args:
+        corpora: For each corpus one index, or several of the same questions, such as with other options; the systems
+            without an index of their own are of the first one's passages. Taken one by one.
+        systems: Names in `ANSWER_SYSTEMS`.
+        folder: Baselines' collections are kept there, below the corpus's name; None for a temporary folder.
+        on_progress: Called after each system of each corpus.
+
+    Raises:
+        CorpusError: There are no corpora, or two of one name.
+        MissingExtraError: A dependency of a baseline is not installed.
+        ValueError: Unknown systems, or none.
+    """
+    unknown = sorted(set(systems) - ANSWER_SYSTEMS.keys())
+    if unknown or not systems:
+        raise ValueError(f"Expected systems among {', '.join(ANSWER_SYSTEMS)}; found {', '.join(unknown) or 'none'}.")
+    tokenizer = ModelSource.of(model_files.find(_TOKENIZER)).files.tokenizer
+    found: list[CorpusAnswers] = []
+    model = ""
+    with tempfile.TemporaryDirectory(prefix="cde-rag-") if folder is None else nullcontext(folder) as place:
+        for indexes in corpora:
+            model = model or indexes[0].collection.embedder.context.identity.name
+            found.append(_of_corpus(indexes, systems, Path(place), tokenizer, on_progress))
+    names = [one.data.site.name for one in found]
+    if not found or len(set(names)) < len(names):
+        raise CorpusError(f"Expected at least one corpus, each of another name; found {names}.")
+    return AnswerEvaluation(model, tuple(found))
+
+
+def _of_corpus(
+    indexes: Sequence[JudgedIndex],
+    systems: Sequence[str],
+    folder: Path,
+    tokenizer: TextTokenizer,
+    on_progress: Callable[[AnswerProgress], None] | None,
+) -> CorpusAnswers:
+    first, *others = indexes
+    name = first.data.site.name
+    of_others = [system for system in OF_INDEX if system in systems]
+    total = len(systems) + len(of_others) * len(others)
+    scores: dict[str, Scores] = {}
+    runs = chain(
+        ((first, *run) for run in system_rankings(first, systems, folder / name)),
+        ((each, *run) for each in others for run in system_rankings(each, of_others, folder / name)),
+    )
+    for index, system, rankings in runs:
+        label = f"{system} {index.name}".rstrip()
+        scores[label] = scored(index.data, rankings, tokenizer)
+        if on_progress is not None:
+            on_progress(AnswerProgress(len(scores), total, name, label))
+    return CorpusAnswers(
+        data=first.data,
+        passages={each.name: len(each.data.passages) for each in indexes},
+        unanswered={each.name: int((~each.data.found).sum()) for each in indexes},
+        dropped=first.dropped or {},
+        scores=scores,
+    )
+
+
+def scored(data: JudgedPassages, rankings: Sequence[Ranking], tokenizer: TextTokenizer) -> Scores:
+    """Score the ranking of each question by each metric of `METRICS`.
+
+    Args:
+        data: Passages and questions.
+        rankings: Ids of passages for each question, best first.
+        tokenizer: Counts tokens.
+    """
+    one, within = answer_scores(data, rankings), found_within(data, rankings, tokenizer)
+    ranked = (one.answers, one.hit_1, one.hit_5, one.pages, one.page_hit_1, one.page_hit_5)
+    return dict(zip(METRICS, (*ranked, *(within[budget] for budget in BUDGETS)), strict=True))
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f}"

@@ -1,0 +1,153 @@
+"""Systems that are compared on judged questions: an index as it is, and baselines of the very same passages.
+
+Each is a collection and a ranking, so that all have the product's own search, BM25 and fusion.
+"""
+
+import warnings
+from collections.abc import Collection as Several
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cde_rag.collection.collection import Collection
+from cde_rag.embedders.contextual import ContextualEmbedder, contextual
+from cde_rag.embedders.corpus_contexts import bare
+from cde_rag.embedders.plain_embedders import PlainEmbedder
+from cde_rag.errors import TruncationWarning
+from cde_rag.evaluation.answer_scores import JudgedPassages, judged_passages
+from cde_rag.evaluation.baselines import minilm_name
+from cde_rag.evaluation.judged_questions import JudgedQuestion
+from cde_rag.evaluation.own_questions import OwnCorpus, find_answers
+from cde_rag.evaluation.question_folder import Site
+from cde_rag.evaluation.ranking import DEPTH, Ranking
+from cde_rag.readers import PARENT_KEY
+from cde_rag.records import Record
+from cde_rag.search import fusion
+from cde_rag.stores.kinds import store_at
+
+INDEX: Final = "index"
+ANSWER_SYSTEMS: Final[Mapping[str, str]] = {  # in the order of the table
+    INDEX: "the index, searched by default (hybrid)",
+    "index_vectors": "the index by vectors alone",
+    "null": "the same passages without context and siblings, by vectors",
+    "null_hybrid": "the same with the words of a collection (BM25)",
+    "bm25": "the words of the index (BM25) alone",
+    "minilm": "the same passages by all-MiniLM-L6-v2",
+    "hybrid": "minilm and the words of a collection (BM25), fused alike",
+}
+_SEARCHES: Final[Mapping[str, tuple[str, fusion.Ranking]]] = {  # a collection and its ranking
+    INDEX: (INDEX, "hybrid"),
+    "index_vectors": (INDEX, "vectors"),
+    "null": ("null", "vectors"),
+    "null_hybrid": ("null", "hybrid"),
+    "bm25": (INDEX, "bm25"),
+    "minilm": ("minilm", "vectors"),
+    "hybrid": ("minilm", "hybrid"),
+}
+OF_INDEX: Final = tuple(name for name, (of, _) in _SEARCHES.items() if of == INDEX)  # these need no second collection
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedIndex:
+    """Collection with questions that its passages answer.
+
+    Attributes:
+        collection: The index.
+        data: Its passages and the questions.
+        ids: Id of each passage in `data`, by the id of its record.
+        name: Of an index with other options than the first one; empty for that.
+        dropped: Number of questions that were left out, by reason.
+    """
+
+    collection: Collection
+    data: JudgedPassages
+    ids: Mapping[str, str]
+    name: str = ""
+    dropped: Mapping[str, int] | None = None
+
+    @classmethod
+    def of_pages(
+        cls, collection: Collection, questions: Sequence[JudgedQuestion], site: Site, *, name: str = ""
+    ) -> "JudgedIndex":
+        """Find the answers in the index of one folder of pages; a question that no passage answers stays.
+
+        Args:
+            collection: Index of the folder.
+            questions: With paths of pages in the folder.
+            site: Facts about the corpus.
+            name: As in the class.
+        """
+        corpus = OwnCorpus.of(collection.scroll(), parent_key=PARENT_KEY)
+        passages = [each._replace(page=each.page.partition("/")[2]) for each in corpus.passages]  # less the folder
+        data = judged_passages(site, passages, questions)
+        return cls(collection, data, _ids(corpus, data), name)
+
+    @classmethod
+    def of_questions(
+        cls, collection: Collection, questions: Sequence[JudgedQuestion], *, source: str, name: str
+    ) -> "JudgedIndex":
+        """Find the answers in any collection; a question that none of its passages answers is left out.
+
+        Args:
+            collection: The collection.
+            questions: As of `read_judged_questions`.
+            source: Where they are from, for messages.
+            name: Name of the collection.
+
+        Raises:
+            CorpusError: No question has an answer in the collection.
+        """
+        corpus = OwnCorpus.of(collection.scroll(), parent_key=collection.parent_key or PARENT_KEY)
+        found = find_answers(questions, corpus, source=source, name=name)
+        return cls(collection, found.data, _ids(corpus, found.data), dropped=found.dropped)
+
+
+def _ids(corpus: OwnCorpus, data: JudgedPassages) -> dict[str, str]:
+    return dict(zip((record.id for record in corpus.records), data.ids, strict=True))
+
+
+def system_rankings(index: JudgedIndex, systems: Several[str], folder: Path) -> Iterator[tuple[str, list[Ranking]]]:
+    """Yield the ranking of each question by each system, in the order of `ANSWER_SYSTEMS`.
+
+    Args:
+        index: The index and its questions.
+        systems: Names in `ANSWER_SYSTEMS`. Those without context are left out for a model without a null context.
+        folder: Collections of the baselines are made there; those that are there already are used and completed.
+    """
+    collections = {INDEX: index.collection}
+    for name, (of, by) in _SEARCHES.items():
+        if name not in systems:
+            continue
+        if of not in collections:
+            embedder = _baseline(of, index.collection)
+            if embedder is None:
+                continue
+            collections[of] = _copied(index.collection, embedder, folder / f"{of}.faiss")
+        hits = collections[of].searcher(by).search_batch(index.data.queries, DEPTH)
+        yield name, [[index.ids[hit.id] for hit in found] for found in hits]
+    for of, collection in collections.items():
+        if of != INDEX:
+            collection.close()
+
+
+def _baseline(name: str, collection: Collection) -> ContextualEmbedder | None:
+    """Return the embedder of a baseline; None for the null context of a model that has none."""
+    if name == "minilm":
+        return PlainEmbedder(minilm_name())
+    own = contextual(collection.embedder)
+    if own is None or not own.model.has_null:
+        return None
+    return ContextualEmbedder(own.model, bare(own.model, own.model.identity))
+
+
+def _copied(collection: Collection, embedder: ContextualEmbedder, place: Path) -> Collection:
+    """Return a collection of the same titles and texts, without parents, in another vector space."""
+    store = store_at(place)
+    copy = Collection.open(store, model=embedder) if store.exists() else Collection.create(store, embedder)
+    records = [Record(each.id, each.text, each.title) for each in collection.scroll()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)  # of the index it is said
+        copy.add_records(records)
+    copy.delete(sorted({each.id for each in copy.scroll()} - {each.id for each in records}))
+    return copy

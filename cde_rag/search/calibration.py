@@ -1,0 +1,165 @@
+"""Calibration of hybrid scores: the scale on which the hits of different queries compare, and its floor.
+
+Fused scores say how a hit compares with others of its query (`cde_rag.search.fusion`). A calibration says how the best
+of a query compare with what random letters find in the collection, and with what its own passages do.
+
+Source: ours; chosen and measured in lab/pages/score-floor.md.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from string import ascii_lowercase
+from typing import Any, Final
+
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import CorpusError, TextIndexError
+from cde_rag.records import embedded_text
+from cde_rag.search.fusion import Key
+from cde_rag.stores.store import Store
+
+CALIBRATION: Final = "calibration"  # key of the settings: a collection that has it is calibrated as it grows
+LEAST: Final = 64  # records
+_RANDOM: Final = 32  # queries of random letters
+_OWN: Final = 48  # queries that are passages of the collection's records
+_WORDS: Final = 12  # of such a passage
+_CHARACTERS: Final = 60  # of such a passage in a language without spaces
+_KEPT: Final = 2  # vector spaces: the active one, and the one that a rollback returns to
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Scores that queries reach in a collection.
+
+    Attributes:
+        records: Number of records when it was made.
+        random_mean: Mean cosine of the nearest record to queries of random letters.
+        random_most: Highest such cosine.
+        own: Median cosine of the nearest record to passages of the collection.
+        own_words: Median of their best BM25 scores; 0 without a text index.
+    """
+
+    records: int
+    random_mean: float
+    random_most: float
+    own: float
+    own_words: float
+
+    def strength(self, nearest: float | None, words: float | None, weight: float) -> float | None:
+        """Return how well a query's best hits fit it, from 0 (as random letters) to 1 (as the collection's own text).
+
+        Args:
+            nearest: Cosine of the nearest record; None if there is none.
+            words: Best BM25 score; None if no record shares a term with the query.
+            weight: Weight of the vectors, from 0 to 1.
+
+        Returns:
+            None if nothing is found: no term, and nothing nearer than to random letters.
+        """
+        by_words = words if weight < 1 else None
+        by_vectors = nearest if weight > 0 and nearest is not None and nearest > self.random_most else None
+        if by_words is None and by_vectors is None:
+            return None
+        near = 0.0 if nearest is None else _between(nearest, self.random_mean, self.own)
+        return weight * near + (1 - weight) * _between(by_words or 0.0, 0.0, self.own_words)
+
+    def scaled(
+        self,
+        fused: Sequence[tuple[Key, float]],
+        vectors: Sequence[tuple[Key, float]],
+        words: Sequence[tuple[Key, float]],
+        weight: float,
+    ) -> list[tuple[Key, float]]:
+        """Bring fused scores to the calibrated scale; the order stays, and there may be nothing left.
+
+        The best hit has the query's strength, and others down to half of it.
+
+        Args:
+            fused: Result of `fuse`.
+            vectors: Hits by cosine that were fused, best first.
+            words: Hits by BM25 that were fused, best first.
+            weight: Weight of the vectors, from 0 to 1.
+        """
+        nearest, best = (hits[0][1] if hits else None for hits in (vectors, words))
+        strength = self.strength(nearest, best, weight)
+        if strength is None or not fused:
+            return []
+        most = fused[0][1] or 1.0
+        return [(key, strength * (1 + score / most) / 2) for key, score in fused]
+
+
+def calibration_of(settings: Mapping[str, Any], fingerprint: str) -> Calibration | None:
+    """Return a collection's calibration in a vector space; None if there is none.
+
+    Args:
+        settings: Settings of the collection.
+        fingerprint: Fingerprint of the vector space.
+    """
+    written = (settings.get(CALIBRATION) or {}).get(fingerprint)
+    return None if written is None else Calibration(**written)
+
+
+def is_calibration_due(settings: Mapping[str, Any], store: Store, fingerprint: str) -> bool:
+    """Return True if a collection that is calibrated as it grows has twice the records of its calibration, or none."""
+    if CALIBRATION not in settings:
+        return False
+    known = calibration_of(settings, fingerprint)
+    return store.count() >= (LEAST if known is None else 2 * known.records)
+
+
+def calibrate(store: Store, embedder: Embedder) -> Calibration | None:
+    """Measure what queries reach in a collection, and write it to the settings.
+
+    Args:
+        store: Store of the collection, not empty.
+        embedder: Embedder of its active generation.
+
+    Returns:
+        None if the model has no vector of random letters, as one with a vocabulary of its own; nothing is written then.
+
+    Raises:
+        ContextMismatchError: Another generation was activated meanwhile.
+    """
+    records, own = store.count(), [_passage(embedded_text(row.record)) for row in store.sample(_OWN, seed=0)]
+    try:
+        by_random, by_own = (_nearest(store, embedder, queries) for queries in (random_queries(), own))
+    except CorpusError:
+        return None
+    try:
+        words = [hits[0].score if hits else 0.0 for hits in store.search_text(own, 1)]
+    except TextIndexError:
+        words = [0.0]
+    mean = sum(by_random) / len(by_random)
+    made = Calibration(records, mean, max(by_random), median(by_own), median(words))
+    known = dict(store.manifest().settings.get(CALIBRATION) or {})
+    known.pop(embedder.fingerprint, None)
+    latest = [*known.items(), (embedder.fingerprint, asdict(made))][-_KEPT:]
+    store.update_settings({CALIBRATION: dict(latest)})
+    return made
+
+
+def random_queries() -> list[str]:
+    """Return queries of random letters, one to four words each; the same in each call."""
+    letters = random.Random(0)
+    return [
+        " ".join("".join(letters.choices(ascii_lowercase, k=letters.randint(4, 10))) for _ in range(1 + number % 4))
+        for number in range(_RANDOM)
+    ]
+
+
+def _nearest(store: Store, embedder: Embedder, queries: Sequence[str]) -> list[float]:
+    vectors = embedder.embed_queries(queries)
+    return [hits[0].score for hits in store.search(vectors, 1, fingerprint=embedder.fingerprint)]
+
+
+def _passage(text: str) -> str:
+    """Return consecutive words from the middle of a text."""
+    words = text.split()
+    start = max(0, (len(words) - _WORDS) // 2)
+    found = " ".join(words[start : start + _WORDS])
+    return found if len(words) > _WORDS // 2 else found[:_CHARACTERS]
+
+
+def _between(score: float, least: float, most: float) -> float:
+    return min(1.0, max(0.0, (score - least) / (most - least))) if most > least else float(score > least)

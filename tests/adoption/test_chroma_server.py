@@ -1,0 +1,98 @@
+"""A collection on Chroma's server, which starts from its wheel, is moved while another client reads it."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import chromadb
+import pytest
+from applications import COUNT, TEXTS, stub
+
+from cde_rag import ContextualEmbedder
+from cde_rag.adoption.reembedding import reembedding
+from cde_rag.errors import StoreError
+from cde_rag.indexing.audit import audit
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the client's connections
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    port = free_port()
+    command = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(tmp_path / "db")]
+    server = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+        except OSError:
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    yield port
+    server.terminate()
+    server.wait()
+
+
+def test_a_collection_of_a_server_is_moved_and_goes_back(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: ContextualEmbedder
+):
+    monkeypatch.chdir(tmp_path)  # where the journal is
+    target, new = f"chroma:http://127.0.0.1:{port}#papers", stub("new-1", 24)
+    client: Any = chromadb.HttpClient("127.0.0.1", port)
+    made = client.create_collection("papers", embedding_function=None, configuration={"hnsw": {"space": "cosine"}})
+    made.add(ids=TEXTS, documents=TEXTS, embeddings=old.embed_passages(TEXTS, None).vectors)
+    ended, seen, missed = Event(), list[int](), 0
+
+    def read() -> None:
+        nonlocal missed
+        own: Any = chromadb.HttpClient("127.0.0.1", port)
+        while not ended.is_set():
+            try:
+                found = own.get_collection("papers", embedding_function=None).get(limit=1, include=["embeddings"])
+                seen.append(len(found["embeddings"][0]))
+            except chromadb.errors.NotFoundError:  # noqa: PERF203
+                missed += 1
+
+    reader = Thread(target=read)
+    reader.start()
+    with reembedding(target) as move:
+        assert move.copy(new).rows == COUNT
+        assert move.switch(new).gap_s > 0
+        assert move.source.sample(5)[0].vector.shape == (24,)
+        assert audit(move.source, new).share == 1.0
+        move.rollback()
+    ended.set()
+    reader.join()
+    assert set(seen) == {16, 24}
+    found = client.get_collection("papers", embedding_function=None)
+    assert found.query(query_embeddings=old.embed_queries([TEXTS[7]]), n_results=1)["documents"] == [[TEXTS[7]]]
+    with reembedding(target) as move:
+        move.release()
+    assert [each.name for each in client.list_collections()] == ["papers"]
+    assert not (tmp_path / "papers.cde-move").exists()
+
+
+def test_a_server_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for place in (f"http://127.0.0.1:{free_port()}", "ftp://x", "http://"):
+        with pytest.raises(StoreError, match="chroma:"), reembedding(f"chroma:{place}#papers"):
+            pass

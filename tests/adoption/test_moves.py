@@ -1,0 +1,398 @@
+"""Vectors of other applications are moved to another model, searched by the application's code, and moved back."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from applications import COUNT, TEXTS, Application, ChromaApplication, ForLangChain, LangChainApplication, stub
+from langchain_core.documents import Document
+from tiny import tiny_cde_model
+
+from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
+from cde_rag.adoption.audit_sources import movable, source_of
+from cde_rag.adoption.move_plan import plan_move
+from cde_rag.adoption.reembedding import reembedding
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.indexing.audit import audit
+from cde_rag.indexing.upsert import Progress
+from cde_rag.models.files.vector_cache import PlainVectors
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning"),
+]
+
+
+@pytest.fixture
+def chroma(tmp_path: Path, old: ContextualEmbedder) -> ChromaApplication:
+    made = ChromaApplication(tmp_path / "data")
+    made.build(old)
+    return made
+
+
+@pytest.fixture
+def langchain(tmp_path: Path, old: ContextualEmbedder) -> LangChainApplication:
+    made = LangChainApplication(tmp_path / "data")
+    made.build(old)
+    return made
+
+
+def moved(application: Application, embedder: ContextualEmbedder) -> None:
+    with reembedding(application.target) as move:
+        move.switch(embedder)
+
+
+def test_a_move_and_the_way_back(application: Application, old: ContextualEmbedder, new: ContextualEmbedder):
+    before = application.rows()
+    assert application.finds_best(TEXTS[7], old)
+    with source_of(application.target) as source:
+        assert audit(source, old).share == 1.0
+    with reembedding(application.target) as move:
+        copied = move.copy(new)
+        assert (copied.rows, copied.embedded, copied.without_text_count) == (COUNT, COUNT, 0)
+        assert copied.audit.share == 1.0
+        assert application.rows() == before  # the application reads the old vectors
+        assert application.finds_best(TEXTS[7], old)
+        assert move.copy(new).embedded == 0
+        move.switch(new)
+    after = application.rows()
+    assert [row[:3] for row in after] == [row[:3] for row in before]
+    assert application.finds_best(TEXTS[7], new)
+    assert len(after[0].vector) == new.dim
+    with source_of(application.target) as source:
+        assert audit(source, new).share == 1.0
+    with reembedding(application.target) as move:
+        move.rollback()
+    assert application.rows() == before
+    assert application.finds_best(TEXTS[7], old)
+    with reembedding(application.target) as move:
+        assert move.embedder().fingerprint == new.fingerprint
+        move.switch(move.embedder())
+        assert [row[:3] for row in application.rows()] == [row[:3] for row in before]
+        assert application.rows()[3].vector == pytest.approx(after[3].vector)
+        move.release()
+        assert move.state is None
+    assert application.finds_best(TEXTS[7], new)
+    assert not application.folder.with_name("data.cde-move").exists()
+
+
+def test_a_contextual_model_keeps_its_context_for_the_application(application: Application):
+    made = ContextualEmbedder.from_corpus(TEXTS * 2, model=tiny_cde_model(), context_size=16)
+    with reembedding(application.target) as move:
+        move.switch(made)
+        file = move.journal.context_file
+        assert str(file) in move.line(made)
+    assert Context.load(file).fingerprint == made.fingerprint
+    assert application.finds_best(TEXTS[7], made)
+
+
+def test_a_plan_compares_both_models_and_writes_nothing(
+    application: Application, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    before = application.rows()
+    with movable(application.target) as source:
+        plan = plan_move(source, new, old)
+        assert (plan.rows, plan.dim, plan.without_text) == (COUNT, (16, 24), ())
+        assert plan.audit is not None
+        assert plan.audit.share == 1.0
+        assert plan.before is not None
+        assert plan.tokens > COUNT
+        with pytest.raises(StoreError, match="0 of 40 sampled vectors"):
+            plan_move(source, new, stub("another-1", 16))
+    with reembedding(application.target) as move:
+        assert move.state is None
+    assert application.rows() == before
+    assert not application.folder.with_name("data.cde-move").exists()
+
+
+def test_a_model_that_loses_is_advised_against(
+    langchain: LangChainApplication, new: ContextualEmbedder, tmp_path: Path
+):
+    def words(texts: list[str]) -> np.ndarray:
+        return np.stack(
+            [sum(np.random.default_rng(len(w) * 7 + ord(w[0])).normal(size=64) for w in t.split()) for t in texts]
+        )
+
+    good = FunctionEmbedder(words, name="words-1")
+    other = LangChainApplication(tmp_path / "other")
+    other.build(good)
+    with movable(other.target) as source:
+        assert plan_move(source, stub("noise-1", 8), good).loses
+        assert not plan_move(source, good, good).loses
+
+
+def test_another_model_than_that_of_the_first_run_is_refused(application: Application, new: ContextualEmbedder):
+    with reembedding(application.target) as move:
+        move.copy(new)
+    with reembedding(application.target) as move, pytest.raises(ContextMismatchError, match="was begun"):
+        move.embedder(stub("third-1", 16))
+    with reembedding(application.target) as move:
+        with pytest.raises(ContextMismatchError):
+            move.copy(stub("third-1", 16))
+        move.release()
+    moved(application, stub("third-1", 16))
+    assert len(application.rows()[0].vector) == 16
+
+
+def test_two_runs_at_once_are_refused(langchain: LangChainApplication):
+    with reembedding(langchain.target), pytest.raises(StoreError, match="another run"), reembedding(langchain.target):
+        pass
+
+
+def test_rows_without_a_text_stay_and_come_last(tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder):
+    app = ChromaApplication(tmp_path / "data")
+    app.build(old)
+    app.opened().add(ids=["none", "blank"], documents=[None, "  "], embeddings=old.embed_queries(["a", "b"]))
+    with movable(app.target) as source:
+        assert plan_move(source, new).without_text == ("none", "blank")
+    with reembedding(app.target) as move:
+        assert move.copy(new).without_text == ("none", "blank")
+        move.switch(new)
+    assert {row.id: row.text for row in app.rows()} | {"none": None, "blank": "  "} == {
+        row.id: row.text for row in app.rows()
+    }
+    assert set(app.search("a bank", new, COUNT + 2)[-2:]) == {None, "  "}
+
+
+def test_a_store_without_any_text_is_refused(tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder):
+    app = LangChainApplication(tmp_path / "data")
+    app.build(old)
+    store = app.opened(old)
+    for document in store.docstore._dict.values():  # type: ignore[attr-defined]
+        document.page_content = ""
+    store.save_local(str(app.folder))
+    with reembedding(app.target) as move, pytest.raises(CorpusError, match="expected texts"):
+        move.copy(new)
+
+
+def test_what_chromas_old_handles_write_is_brought_to_the_new_vectors(
+    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    held, writes = chroma.opened(), 0
+
+    def write(_: Progress) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == 1:
+            held.add(ids=["during"], documents=["a bank"], embeddings=old.embed_queries(["a bank"]))
+            held.delete(ids=["d3"])
+
+    with reembedding(chroma.target) as move:
+        move.copy(new, on_progress=write)
+        move.switch(new)
+        assert {"during"} <= {row.id for row in chroma.rows()}
+        assert "d3" not in {row.id for row in chroma.rows()}
+        held.add(ids=["after", "both"], documents=["a boat", "theirs"], embeddings=old.embed_queries(["a", "b"]))
+        held.update(ids=["d5", "d6"], documents=["changed", "changed"], embeddings=old.embed_queries(["c", "d"]))
+        held.delete(ids=["d4"])
+        chroma.opened().add(ids=["both"], documents=["ours"], embeddings=new.embed_queries(["ours"]))
+        chroma.opened().update(ids=["d6"], documents=["newer"], embeddings=new.embed_queries(["newer"]))
+        carried = move.catch_up(new)
+        assert (carried.written, carried.removed, carried.kept) == (2, 1, 2)
+        assert move.catch_up(new).written == 0
+    rows = {row.id: row for row in chroma.rows()}
+    assert (rows["after"].text, rows["both"].text, rows["d5"].text, rows["d6"].text) == (
+        "a boat",
+        "ours",
+        "changed",
+        "newer",
+    )
+    assert rows["d5"].metadata == {"n": 5, "tags": ["a", "b"]}
+    assert "d4" not in rows
+    made = new.embed_passages(["changed"], None).vectors[0]
+    assert rows["d5"].vector == pytest.approx(made.tolist(), abs=1e-5)
+
+
+def test_a_rollback_takes_chromas_writes_along_or_is_refused(
+    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    moved(chroma, new)
+    chroma.opened().add(ids=["since"], documents=["a bank"], embeddings=new.embed_queries(["a bank"]))
+    chroma.opened().delete(ids=["d1"])
+    with reembedding(chroma.target) as move:
+        with pytest.raises(StoreError, match="A rollback would lose them"):
+            move.rollback()
+        assert len(chroma.rows()[0].vector) == new.dim
+        carried = move.rollback(old).carried
+    assert (carried.written, carried.removed) == (1, 1)
+    rows = {row.id: row for row in chroma.rows()}
+    assert rows["since"].vector == pytest.approx(old.embed_passages(["a bank"], None).vectors[0].tolist(), abs=1e-5)
+    assert "d1" not in rows
+
+
+def test_a_switch_that_is_cut_between_chromas_renames_goes_on(
+    chroma: ChromaApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    from chromadb import Collection
+
+    rename = Collection.modify
+
+    def cut(self: Any, name: str | None = None, **rest: Any) -> None:
+        if name == "papers":
+            raise KeyboardInterrupt
+        rename(self, name=name, **rest)
+
+    with monkeypatch.context() as patch, reembedding(chroma.target) as move:
+        patch.setattr(Collection, "modify", cut)
+        with pytest.raises(KeyboardInterrupt):
+            move.switch(new)
+        assert move.state is not None
+        assert move.state.step == "switching"
+    chroma.client.get_or_create_collection("papers", embedding_function=None)  # a program in the gap
+    moved(chroma, new)
+    assert len(chroma.rows()) == COUNT
+    assert sorted(each.name for each in chroma.client.list_collections()) == ["papers", "papers-cde-old"]
+    with reembedding(chroma.target) as move:
+        move.release()
+    assert [each.name for each in chroma.client.list_collections()] == ["papers"]
+
+
+def test_chromas_embedding_function_is_written_or_refused(
+    tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    from plain_model import write_static
+
+    from cde_rag import PlainEmbedder
+
+    app = ChromaApplication(tmp_path / "data")
+    app.client.create_collection("papers", configuration={"hnsw": {"space": "ip"}})  # its default function
+    vectors = old.embed_passages(TEXTS, None).vectors
+    app.opened().add(ids=TEXTS, documents=TEXTS, embeddings=vectors)
+    static = PlainEmbedder(write_static(tmp_path / "static"))
+    with reembedding(app.target) as move:
+        assert move.source.found().model == "default {}"
+        assert move.source.found().distance == "ip"
+        with pytest.raises(StoreError, match="embedding_function=None"):
+            move.copy(new)  # with prefixes, which the function does not have
+        move.switch(static)
+    configured = app.client.get_collection("papers")
+    assert configured.configuration_json["hnsw"]["space"] == "ip"
+    assert configured.configuration_json["embedding_function"]["config"]["model_name"] == str(tmp_path / "static")
+    found = configured.query(query_texts=[TEXTS[7]], n_results=1)  # the application's line, unchanged
+    assert found["documents"] == [[TEXTS[7]]]
+
+
+def test_what_langchain_saves_during_the_copy_is_in_it(
+    langchain: LangChainApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    saved = False
+
+    def save(_: Progress) -> None:
+        nonlocal saved
+        if not saved:
+            saved = True
+            store = langchain.opened(old)
+            store.add_documents([Document(page_content="a new bank")], ids=["during"])
+            store.save_local(str(langchain.folder))
+
+    with reembedding(langchain.target) as move:
+        move.copy(new, on_progress=save)
+        move.switch(new)
+    assert langchain.rows()[-1][:2] == ("during", "a new bank")
+    assert langchain.search("a new bank", new, COUNT + 1)
+    store = langchain.opened(new)  # and goes on with the new model
+    store.add_documents([Document(page_content="later")], ids=["later"])
+    store.save_local(str(langchain.folder))
+    with reembedding(langchain.target) as move:
+        move.catch_up(new)
+        with pytest.raises(StoreError, match="A rollback would lose them"):
+            move.rollback(old)
+
+
+def test_old_vectors_that_a_program_saves_after_the_switch_are_noticed(
+    langchain: LangChainApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    store = langchain.opened(old)
+    moved(langchain, new)
+    store.save_local(str(langchain.folder))
+    with reembedding(langchain.target) as move:
+        with pytest.raises(StoreError, match="has saved them since"):
+            move.catch_up(new)
+        move.switch(new)
+    assert len(langchain.rows()[0].vector) == new.dim
+
+
+def test_a_full_disk_is_told_and_the_move_goes_on(
+    langchain: LangChainApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch, reembedding(langchain.target) as move:
+        patch.setattr(PlainVectors, "put", lambda *_: None)  # which warns alone
+        with pytest.raises(StoreError, match="Make room"):
+            move.copy(new)
+    moved(langchain, new)
+    assert len(langchain.rows()[0].vector) == new.dim
+
+
+def test_an_index_that_needs_training_is_refused_by_name(
+    tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    import faiss
+
+    app = LangChainApplication(tmp_path / "data")
+    app.build(old)
+    index = faiss.index_factory(16, "IVF2,Flat")
+    vectors = old.embed_passages(TEXTS, None).vectors
+    index.train(vectors)
+    index.add(vectors)
+    faiss.write_index(index, str(app.folder / "index.faiss"))
+    with reembedding(app.target) as move, pytest.raises(StoreError, match="found IndexIVFFlat"):
+        move.copy(new)
+
+
+def test_a_docstore_with_a_stamp_is_refused(tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder):
+    from cde_rag.stamps import KEY, stamp
+
+    app = LangChainApplication(tmp_path / "data")
+    app.build(old)
+    store = app.opened(old)
+    store.docstore.add({KEY: Document(page_content="x", metadata=stamp(old.fingerprint))})  # type: ignore[attr-defined]
+    store.save_local(str(app.folder))
+    with reembedding(app.target) as move, pytest.raises(StoreError, match="found one of CDEEmbeddings"):
+        move.copy(new)
+
+
+def test_a_store_that_is_adopted_instead_is_told(tmp_path: Path):
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(tmp_path / "q"))
+    client.create_collection("papers", models.VectorParams(size=2, distance=models.Distance.COSINE))
+    client.close()
+    with pytest.raises(StoreError, match=r"cde_rag\.adoption\.adopt"), movable(f"qdrant:{tmp_path / 'q'}#papers"):
+        pass
+
+
+def test_langchains_model_may_be_given_as_embeddings(langchain: LangChainApplication, old: ContextualEmbedder):
+    """The application's own class makes the same vectors, so that a move by its function is possible, too."""
+    model = ForLangChain(stub("served-2", 8))
+    served = FunctionEmbedder(model.embed_documents, name="served-2")
+    moved(langchain, served)
+    assert langchain.finds_best(TEXTS[7], served)
+
+
+def test_readers_are_served_all_the_time(application: Application, old: ContextualEmbedder, new: ContextualEmbedder):
+    """A program that opens the store again and again; only Chroma has a gap, which `gap_s` covers."""
+    from threading import Event, Thread
+
+    ended, seen, missed, errors = Event(), list[int](), list[float](), list[Exception]()
+
+    def read() -> None:
+        while not ended.is_set():
+            try:
+                (dim,) = {len(row.vector) for row in application.rows()}
+                seen.append(dim)
+            except Exception as error:  # noqa: BLE001, PERF203
+                (missed.append(0) if type(error).__name__ == "NotFoundError" else errors.append(error))
+
+    reader = Thread(target=read)
+    reader.start()
+    with reembedding(application.target) as move:
+        gap = move.switch(new).gap_s
+        gap = max(gap, move.rollback().gap_s)
+        gap = max(gap, move.switch(new).gap_s)
+    ended.set()
+    reader.join()
+    assert errors == []
+    assert set(seen) <= {16, 24}
+    assert isinstance(application, ChromaApplication) == (gap > 0)
+    assert isinstance(application, ChromaApplication) or missed == []

