@@ -22,10 +22,11 @@ def print_skipped(reader: "RecordReader") -> None:
             typer.echo(printable(f"  {line}"), err=True)
 
 
-def searchable(documents: int, pending: int) -> str:
+def searchable(documents: int, pending: int, *, stopped: bool) -> str:
     """Return what a collection can answer while passages wait for their vectors."""
     made = 100 * (documents - pending) // max(1, documents)
-    return f"searchable: {documents:,} passages by words, vectors are being made ({made} %)"
+    vectors = f"{made} % of them by vectors, too" if stopped else f"vectors are being made ({made} %)"
+    return f"searchable: {documents:,} passages by words, {vectors}"
 
 
 def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:

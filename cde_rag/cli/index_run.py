@@ -339,17 +339,19 @@ def _add(collection: "Collection", reader: "RecordReader", total: int, options: 
 def _filled(collection: "Collection", options: IndexOptions) -> "EmbedReport":
     """Make the vectors that passages wait for, saying how far that is."""
     documents, place = collection.count(), shown_place(options.path)
-    if collection.pending:
-        typer.echo(f"{place} is {searchable(documents, collection.pending)}.", err=True)
+    if pending := collection.pending:
+        typer.echo(f"{place} is {searchable(documents, pending, stopped=False)}.", err=True)
     try:
         with progress_bar("embed", "passages", shown=options.shown) as update:
+            if pending:
+                update(documents - pending, documents, documents - pending)
             return collection.embed_pending(on_progress=updating(update))
     except KeyboardInterrupt as error:
-        stopped = f"Stopped. {place} is {searchable(documents, collection.pending)}"
+        stopped = f"Stopped. {place} is {searchable(documents, collection.pending, stopped=True)}"
         typer.echo(f"{stopped}. Run the same command again to continue.", err=True)
         raise typer.Exit(INTERRUPTED) from error
     except CDEError as error:
-        stopped = f"{place} is {searchable(documents, collection.pending)}"
+        stopped = f"{place} is {searchable(documents, collection.pending, stopped=True)}"
         raise CDEError(f"{error} {stopped}; mend that and run the same command again.") from error
 
 

@@ -70,6 +70,13 @@ def serve(
         int, typer.Option(min=1, help="Maximum number of waiting tokens; further requests get status 429.")
     ] = 2_000_000,
     max_body: Annotated[int, typer.Option(min=1_000, help="Maximum size of a request body in bytes.")] = 16_000_000,
+    embed_budget_ms: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Milliseconds of a search for vectors of its best hits by words that wait for theirs; 0: none.",
+        ),
+    ] = 1_000,
     contexts: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder of contexts that clients make, list and delete.")
     ] = None,
@@ -128,6 +135,8 @@ def serve(
         )
     collections, embedders = opened([*shared, *kept], model)
     of_tenants = _opened_tenants([path for path in paths if path not in shared], set(tenant_of.values()), model)
+    for collection in (*collections.values(), *(one for own in of_tenants.values() for one in own.values())):
+        collection.embed_budget_ms = embed_budget_ms
     folders = {_named(path)[0]: folder for path in shared if (folder := user_path(_named(path)[1])).is_dir()}
     warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
     options = ServerOptions(

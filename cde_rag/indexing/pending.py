@@ -17,7 +17,7 @@ from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
-from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
+from cde_rag.indexing.upsert import SMALLEST_PART, Progress, next_part
 from cde_rag.models.model import Embedded
 from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
@@ -139,7 +139,7 @@ def fill(
         ContextMismatchError: The active Context was made by a model that cannot be found under its name.
         StoreError: The store cannot be written.
     """
-    started, done, passes, size, after, truncated = time.monotonic(), 0, 0, FIRST_PART, None, 0
+    started, done, passes, size, after, truncated = time.monotonic(), 0, 0, SMALLEST_PART, None, 0
     total, lacking = store.read(lambda state: (state.count(), state.count_pending()))
     with operation("cde_rag.embed_pending", {"fingerprint": short(active.last.fingerprint)}) as note:
         while done != limit and passes < _PASSES:

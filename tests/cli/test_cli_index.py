@@ -103,6 +103,26 @@ def test_what_was_skipped_is_told_when_writing_fails(
     run(*command)
 
 
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (StoreError("The disk is full."), 1)])
+def test_stopped_while_vectors_are_made_it_is_searchable_and_says_so(
+    run, records: Path, tmp_path: Path, monkeypatch, error: BaseException, code: int
+):
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(StoreCalls, "add_pending", fail)
+    stderr = run("index", records, tmp_path / "p", code=code).stderr
+    assert f"{tmp_path / 'p'} is searchable: 20 passages by words, vectors are being made (0 %)." in stderr
+    assert f"{tmp_path / 'p'} is searchable: 20 passages by words, 0 % of them by vectors, too" in stderr
+    monkeypatch.undo()
+    assert run("search", tmp_path / "p", "river", "--by", "bm25").stderr == ""
+    searched = run("search", tmp_path / "p", "river", "--by", "vectors")
+    assert searched.stderr.startswith("20 of 20 passages wait for their vectors.")
+    assert json.loads(run("inspect", tmp_path / "p", "--json").stdout)["pending"] == 20
+    assert "20 passages (20 unchanged)" in run("index", records, tmp_path / "p").stdout
+    assert json.loads(run("inspect", tmp_path / "p", "--json").stdout)["pending"] == 0
+
+
 def test_a_failed_first_run_says_how_to_get_another_context(run, records: Path, tmp_path: Path, monkeypatch):
     def fail(*_: Any, **__: Any) -> None:
         raise StoreError("The disk is full.")
