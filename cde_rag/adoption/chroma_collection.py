@@ -183,11 +183,11 @@ class ChromaCollection:
         return ChromaRecords(self._target, self._known(notes, old=False), self._random)
 
     def switch(self, notes: Mapping[str, str]) -> float:
-        """Rename the old collection, then the new one; a repeated call does what is left."""
+        """Rename the old collection, then the new one; a repeated call does the rest."""
         return self._exchange(notes["old"], self._name + _OLD, notes["new"], self._name + _NEW)
 
     def rollback(self, notes: Mapping[str, str]) -> float:
-        """Rename the new collection, then the old one; a repeated call does what is left."""
+        """Rename the new collection, then the old one; a repeated call does the rest."""
         return self._exchange(notes["new"], self._name + _NEW, notes["old"], self._name + _OLD)
 
     def is_switched(self, notes: Mapping[str, str], embedder: Embedder) -> bool:

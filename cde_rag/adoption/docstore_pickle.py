@@ -109,12 +109,12 @@ def read_docstore(path: Path) -> Docstore:
     except _Refused as error:
         raise StoreFormatError(
             f"{path}: expected the docstore that LangChain's FAISS.save_local writes, found {error}. It is not opened, "
-            "since unpickling it would execute what it names. Save the store again from its texts."
+            "since unpickling it would execute the code that it names. Save the store again from its texts."
         ) from error
 
 
 class _Refused(Exception):  # noqa: N818 (it never leaves this module)
-    """What a pickle has instead of a docstore."""
+    """Content of a pickle that is no docstore."""
 
 
 class _Machine:

@@ -45,7 +45,7 @@ class SourceRow(NamedTuple):
 
 
 class SourceFacts(NamedTuple):
-    """What a source has.
+    """Facts about a source.
 
     Attributes:
         dim: Length of its vectors.
@@ -77,7 +77,7 @@ class Movable(Source, Protocol):
         ...
 
     def found(self) -> SourceFacts:
-        """Return what the source has, from its settings."""
+        """Return facts about the source, from its settings."""
         ...
 
     def check(self, embedder: Embedder) -> None:

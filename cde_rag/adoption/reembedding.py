@@ -59,7 +59,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What was written to the vectors that are not in use, or to those that were left, and brought to the others.
+    """Writes to one side, old or new vectors, that were brought to the other.
 
     Attributes:
         written: Rows.
@@ -113,7 +113,7 @@ def reembedding(
 
 
 class Reembedding:
-    """A move. Each call may be repeated, and continues what an earlier one left.
+    """A move. Each call may be repeated, and continues an interrupted one.
 
     Args:
         source: Store whose vectors are replaced.
@@ -210,7 +210,7 @@ class Reembedding:
         )
 
     def switch(self, embedder: Embedder, *, on_progress: OnProgress | None = None) -> Switched:
-        """Put the new vectors in the place of the old ones, which stay; then bring what was written meanwhile.
+        """Put the new vectors in the place of the old ones, which stay; then bring the writes made meanwhile.
 
         Change the application's model (`line`) at the same time: queries of the old model find nothing among the new
         vectors.
@@ -238,7 +238,7 @@ class Reembedding:
         return Switched(state.gap_s or 0.0, self.catch_up(embedder))
 
     def catch_up(self, embedder: Embedder) -> Carried:
-        """Bring what programs that opened the store before the switch wrote to the old vectors since.
+        """Bring later writes to the old vectors, by programs that opened the store before the switch, to the new ones.
 
         Args:
             embedder: Result of `embedder`.
@@ -371,7 +371,7 @@ class _Pass:
         self.changed = False
 
     def run(self) -> None:
-        """Compare all rows with what was noted of them, and write those that are new or were changed."""
+        """Compare all rows with their noted digests, and write those that are new or were changed."""
         number, notes, started = self._journal.new_pass(), self._state.notes, time.monotonic()
         total = self._source.count()
         for page in self._source.rows(notes, old=True):
@@ -405,7 +405,7 @@ class _Pass:
 
 
 class _Carrying:
-    """Bringing of what was written to one side since it was noted, to the other side.
+    """Bringing of writes on one side, since it was noted, to the other side.
 
     Args:
         move: The move.
@@ -420,7 +420,7 @@ class _Carrying:
         self._written = self._removed = self._kept = 0
 
     def run(self) -> Carried:
-        """Compare all rows with what was noted of them."""
+        """Compare all rows with their noted digests."""
         number = self._journal.new_pass()
         for page in self._source.rows(self._notes, old=self._old):
             once = list({row.id: row for row in page}.values())

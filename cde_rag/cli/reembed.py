@@ -59,7 +59,7 @@ def reembed(
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     old_model: OldModelOption = None,
     from_context: OldContextOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write nothing.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Switch: the application's model is changed at the same time.")
     ] = False,
@@ -73,7 +73,7 @@ def reembed(
 
     Makes the new vectors next to the old ones, which the application goes on using; compares a sample; prints the line
     of the application that names the model; and switches when that is confirmed. Run it again to resume it after a
-    kill, or to bring what the application wrote meanwhile. cde-rag rollback TARGET returns to the old vectors,
+    kill, or to bring later writes of the application. cde-rag rollback TARGET returns to the old vectors,
     cde-rag release TARGET deletes them.
 
     \b
