@@ -26,6 +26,7 @@ def packed(batch_size=10, exponent=1.0, context=CONTEXT, **fields):
 def test_an_epoch_has_every_pair_once_and_the_next_is_another(batch_size, order, seed):
     batches = packed(batch_size, order=order, seed=seed)
     count = sum(size // batch_size for size in (90, 60, 70))
+    assert batches.per_epoch == count
     epochs = [[batches.batch(epoch * count + place) for place in range(count)] for epoch in range(2)]
     for epoch in epochs:
         pairs = np.concatenate([batch.pairs for batch in epoch])

@@ -12,19 +12,17 @@ import numpy as np
 from jaxtyping import Float32, Int, Shaped
 
 from cde_rag.models.one_way.graph import NEVER, Graph, part
-from cde_rag.models.two_way.config import (
-    CACHED,
-    GLOBAL_THETA,
-    LOCAL_THETA,
-    MODERN_EPS,
-    NOMIC_EPS,
-    NOMIC_THETA,
-    TwoWayConfig,
-)
+from cde_rag.models.two_way.config import BERT, CACHED, MODERN_BERT, NOMIC_BERT, TwoWayConfig
 from cde_rag.models.two_way.files import FIRST, SECOND
 
 Array: TypeAlias = Shaped[np.ndarray, "..."]
 State: TypeAlias = Mapping[str, Array]
+_LAYERS: Final = {  # beginning of the names of a layer's weights
+    NOMIC_BERT: "encoder.layers.{}.",
+    MODERN_BERT: "layers.{}.",
+    BERT: "encoder.layer.{}.",
+}
+_NORMS: Final = {NOMIC_BERT: "emb_ln.", MODERN_BERT: "embeddings.norm.", BERT: "embeddings.LayerNorm."}  # likewise
 TEXT: Final = ("ids", "mask")  # inputs: token ids of a text, and 1.0 where there is a token
 FIRST_BACKBONE: Final = f"{FIRST}embedder."
 SECOND_BACKBONE: Final = f"{SECOND}backbone."
@@ -46,9 +44,10 @@ def first_stage_graph(config: TwoWayConfig, state: State) -> bytes:
     Raises:
         MissingExtraError: `onnx` is not installed.
     """
-    graph = Graph()
+    graph, config = Graph(), config.of_first_stage
     ids, mask = _text(graph)
-    positions = np.zeros(1, np.int64) if config.by_head else np.arange(config.max_length)  # equal angles cancel
+    unrotated = config.by_head or config.family == BERT  # equal angles cancel
+    positions = np.zeros(config.max_length, np.int64) if unrotated else np.arange(config.max_length)
     encoder = _TwoWayEncoder(graph, config, part(state, FIRST_BACKBONE), positions)
     x = encoder.run(encoder.words(ids, by_themselves=True), graph.text_bias(mask))
     fed = graph.op("Gelu", graph.linear(graph.mean(x, mask), state, f"{FIRST}mlp.0."))
@@ -150,13 +149,16 @@ class _TwoWayEncoder:
     ) -> None:
         self._graph, self._config, self._state = graph, config, state
         self._positions, self._before = positions, before
-        self._eps = MODERN_EPS if config.is_modern else NOMIC_EPS
         self._angles: dict[float, list[str]] = {}
         self.own: list[tuple[str, str]] = []
 
     def words(self, ids: str, *, by_themselves: bool = False) -> str:
         """Add the embeddings of word pieces for the first layer, of a text by itself or after given tokens."""
-        config, state = self._config, self._state
+        graph, config, state = self._graph, self._config, self._state
+        if config.family == BERT:
+            table = state["embeddings.word_embeddings.weight"] + state["embeddings.token_type_embeddings.weight"][0]
+            places = self._first_rows(state["embeddings.position_embeddings.weight"], graph.length(ids, 1), 0)
+            return self._norm(graph.op("Add", graph.op("Gather", graph.constant(table), ids), places), _NORMS[config.family])
         if config.is_modern:
             table = _normed(config, state, state["embeddings.tok_embeddings.weight"])
             table = table if by_themselves else _normed(config, state, table)
@@ -164,7 +166,7 @@ class _TwoWayEncoder:
             kind = state["embeddings.token_type_embeddings.weight"][0]
             kind = 2 * kind if config.by_head and not by_themselves else kind
             table = _normed(config, state, state["embeddings.word_embeddings.weight"] + kind)
-        return self._graph.op("Gather", self._graph.constant(table), ids)
+        return graph.op("Gather", graph.constant(table), ids)
 
     def run(self, x: str, bias: str, *, kept: str | None = None, first_wanted: int = 0) -> str:
         """Add all layers.
@@ -196,9 +198,8 @@ class _TwoWayEncoder:
         graph, config, name = self._graph, self._config, self._name(layer)
         if config.is_modern and layer > 0:
             x = self._norm(x, f"{name}attn_norm.")
-        weight = np.array(self._state[f"{name}attn.Wqkv.weight"])
-        weight[: config.dim] *= np.float32(config.head_dim**-0.5)
-        parts = graph.ops("Split", [graph.affine(x, weight, None)], 3, {"axis": -1, "num_outputs": 3})
+        weight, bias = self._joint_projection(name)
+        parts = graph.ops("Split", [graph.affine(x, weight, bias)], 3, {"axis": -1, "num_outputs": 3})
         query, key, value = (
             graph.turned(graph.shaped(each, 0, 0, config.heads, config.head_dim), 0, 2, 1, 3) for each in parts
         )
@@ -207,10 +208,23 @@ class _TwoWayEncoder:
         self.own.append((key, value))
         return query, key, value
 
+    def _joint_projection(self, name: str) -> tuple[Array, Array | None]:
+        """Return the weight and bias of a layer's queries, keys and values, the scale of the scores included."""
+        config, state, bias = self._config, self._state, None
+        scale = np.float32(config.head_dim**-0.5)
+        if config.family == BERT:
+            names = [f"{name}attention.self.{each}." for each in ("query", "key", "value")]
+            weight, bias = (np.concatenate([state[each + part] for each in names]) for part in ("weight", "bias"))
+            bias[: config.dim] *= scale
+        else:
+            weight = np.array(state[f"{name}attn.Wqkv.weight"])
+        weight[: config.dim] *= scale
+        return weight, bias
+
     def _rotated(self, x: str, layer: int, tokens: str) -> str:
         """Add the rotation of each pair of entries of the two halves by its angle."""
         graph, config = self._graph, self._config
-        theta = NOMIC_THETA if not config.is_modern else LOCAL_THETA if config.is_local(layer) else GLOBAL_THETA
+        theta = config.rotary_theta(local=config.is_local(layer))
         if theta not in self._angles:
             tables = _cosines_and_sines(self._positions, config.head_dim, theta)
             self._angles[theta] = [self._first_rows(each, tokens, each.ndim - 2) for each in tables]
@@ -228,6 +242,12 @@ class _TwoWayEncoder:
             fed, gate = graph.ops("Split", [up], 2, {"axis": -1, "num_outputs": 2})
             product = graph.op("Mul", graph.op("Gelu", fed), gate)
             return graph.op("Add", x, graph.linear(product, state, f"{name}mlp.Wo."))
+        if self._config.family == BERT:
+            attended = graph.op("Add", x, graph.linear(answer, state, f"{name}attention.output.dense."))
+            x = self._norm(attended, f"{name}attention.output.LayerNorm.")
+            fed = graph.op("Gelu", graph.linear(x, state, f"{name}intermediate.dense."))
+            fed = graph.op("Add", x, graph.linear(fed, state, f"{name}output.dense."))
+            return self._norm(fed, f"{name}output.LayerNorm.")
         x = self._norm(graph.op("Add", x, graph.linear(answer, state, f"{name}attn.out_proj.")), f"{name}norm1.")
         up, gate = (graph.linear(x, state, f"{name}mlp.fc1{number}.") for number in (1, 2))
         product = graph.op("Mul", up, graph.op("Mul", gate, graph.op("Sigmoid", gate)))
@@ -265,10 +285,10 @@ class _TwoWayEncoder:
         """Add a layer normalisation; ModernBERT's has no bias."""
         parts = ("weight",) if self._config.is_modern else ("weight", "bias")
         weights = (self._graph.constant(self._state[f"{name}{each}"]) for each in parts)
-        return self._graph.op("LayerNormalization", x, *weights, attributes={"axis": -1, "epsilon": self._eps})
+        return self._graph.op("LayerNormalization", x, *weights, attributes={"axis": -1, "epsilon": self._config.norm_eps})
 
     def _name(self, layer: int) -> str:
-        return f"{'' if self._config.is_modern else 'encoder.'}layers.{layer}."
+        return _LAYERS[self._config.family].format(layer)
 
 
 def _text(graph: Graph) -> tuple[str, str]:
@@ -287,6 +307,8 @@ def _positions(config: TwoWayConfig) -> Int[np.ndarray, "*heads sequence"]:
     places = np.arange(config.given + config.max_length)
     if config.is_modern:
         return places
+    if config.family == BERT:
+        return np.zeros_like(places)
     turned = np.arange(config.heads)[:, None] if config.by_head else places
     return np.where(places < config.trained_context_size, 0, turned)
 
@@ -301,7 +323,7 @@ def _cosines_and_sines(positions: Int[np.ndarray, "*heads tokens"], head_dim: in
 
 def _normed(config: TwoWayConfig, backbone: State, x: Float32[np.ndarray, "tokens dim"]) -> Array:
     """Apply the backbone's norm of embeddings."""
-    eps, name = (MODERN_EPS, "embeddings.norm.") if config.is_modern else (NOMIC_EPS, "emb_ln.")
+    eps, name = config.norm_eps, _NORMS[config.family]
     centred = x - x.mean(axis=-1, keepdims=True)
     scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(eps)) * backbone[f"{name}weight"]
     return scaled if config.is_modern else scaled + backbone[f"{name}bias"]

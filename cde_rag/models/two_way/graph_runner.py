@@ -14,7 +14,7 @@ from cde_rag.models.runtimes.graph_cache import kept_graph
 from cde_rag.models.runtimes.stage_runner import not_prepared
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.two_way import graph as two_way_graphs
-from cde_rag.models.two_way.config import CACHED, SOFT_TOKENS, TwoWayConfig, reads_no_siblings, round_robin
+from cde_rag.models.two_way.config import CACHED, TwoWayConfig, reads_no_siblings, round_robin
 from cde_rag.models.two_way.files import FIRST, PREFIX_END, SECOND, PublishedFiles
 from cde_rag.models.two_way.graph import COUNTED, GIVEN, KEPT, Array, State
 
@@ -25,6 +25,7 @@ _OF_CONTEXT: Final = (  # names of the weights that embed the tokens before a te
     _SOFT,
     f"{SECOND}backbone.emb_ln.",
     f"{SECOND}backbone.embeddings.norm.",
+    f"{SECOND}backbone.embeddings.LayerNorm.",
     f"{SECOND}backbone.embeddings.token_type_embeddings.",
 )
 
@@ -146,4 +147,4 @@ class TwoWayGraphRunner:
 def _soft_tokens(config: TwoWayConfig, state: State) -> Array:
     """Return the learned tokens between context and text, which depend on neither."""
     hidden = np.maximum(state[f"{_SOFT}0.weight"].sum(axis=1) + state[f"{_SOFT}0.bias"], 0)
-    return (state[f"{_SOFT}2.weight"] @ hidden + state[f"{_SOFT}2.bias"]).reshape(SOFT_TOKENS, config.dim)
+    return (state[f"{_SOFT}2.weight"] @ hidden + state[f"{_SOFT}2.bias"]).reshape(config.soft_tokens, config.dim)

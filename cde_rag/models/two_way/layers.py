@@ -4,6 +4,7 @@ These are angles that differ by head (the remote code of cde-small-v1), and keys
 that is read once, by itself.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,11 @@ class Layers:
         self.native: Any = native
         self.heads = heads
 
+    @property
+    def blocks(self) -> Iterable[Any]:
+        """The layers, from the bottom."""
+        return self.native.layers
+
     def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
         """Embed context and soft tokens for the first layer."""
         raise NotImplementedError
@@ -72,7 +78,7 @@ class Layers:
         first = sequence - x.shape[1]
         places = torch.arange(sequence, device=x.device)
         own: list[tuple[Tensor, Tensor]] = []
-        for number, layer in enumerate(self.native.layers):
+        for number, layer in enumerate(self.blocks):
             query, key, value = self._project(layer, x, places[first:])
             own.append((key, value))
             if kept is not None:
@@ -167,6 +173,39 @@ class NomicLayersByHead(NomicLayers):
         return torch.where(turned, cosines, torch.ones_like(cosines)), torch.where(
             turned, sines, torch.zeros_like(sines)
         )
+
+
+class BertLayers(Layers):
+    """Layers of BERT. Given tokens have neither position nor token type; the text counts its own positions."""
+
+    @property
+    def blocks(self) -> Iterable[Any]:
+        """The layers, from the bottom."""
+        return self.native.encoder.layer
+
+    def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
+        """Normalise given tokens, without a position or token type."""
+        return self.native.embeddings.LayerNorm(given)
+
+    def embed_text(self, ids: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens dim"]:
+        """Embed token ids at the positions of a text by itself, and normalise them."""
+        return self.native.embeddings(input_ids=ids)
+
+    def _project(
+        self, layer: Any, x: Float[Tensor, "batch tokens dim"], places: Int[Tensor, "tokens"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        del places
+        attention = layer.attention.self
+        query, key, value = (
+            split_heads(project(x), self.heads) for project in (attention.query, attention.key, attention.value)
+        )
+        return query, key, value
+
+    def _finish(
+        self, layer: Any, x: Float[Tensor, "batch tokens dim"], answer: Float[Tensor, "batch tokens dim"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        x = layer.attention.output(answer, x)
+        return layer.output(layer.intermediate(x), x)
 
 
 class ModernLayers(Layers):

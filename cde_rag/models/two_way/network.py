@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cde_rag.models.one_way.attention import mean_pool
 from cde_rag.models.runtimes.stage_runner import not_prepared
 from cde_rag.models.two_way import backbones
-from cde_rag.models.two_way.config import CACHED, SOFT_TOKENS, TwoWayConfig, reads_no_siblings, round_robin
+from cde_rag.models.two_way.config import CACHED, TwoWayConfig, reads_no_siblings, round_robin
 from cde_rag.models.two_way.layers import PreparedKeys
 
 
@@ -38,7 +38,7 @@ class TwoWayFirstStage(nn.Module):
 
     def __init__(self, config: TwoWayConfig) -> None:
         super().__init__()
-        self.backbone = backbones.build(config)
+        self.backbone = backbones.build(config.of_first_stage)
         self.projection = nn.Sequential(nn.Linear(config.dim, config.dim), nn.GELU(), nn.Linear(config.dim, config.dim))
 
     def forward(
@@ -64,14 +64,15 @@ class TwoWaySecondStage(nn.Module):
         self.pooling = config.pooling
         self.adds_pooled = config.adds_pooled
         self.prefix_end = prefix_end
+        self.soft_tokens = config.soft_tokens
         self.backbone = backbones.build(config)
-        self.soft = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, SOFT_TOKENS * dim))
+        self.soft = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, config.soft_tokens * dim))
         self.output = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
         self.null_embedding = nn.Parameter(torch.zeros(dim)) if config.null_embedding else None
 
     def prepare(self, context: Float[Tensor, "contexts context dim"]) -> PreparedTokens:
         """Append the soft tokens to context embeddings in their order; one row for all texts, or one for each."""
-        soft = self.soft(torch.ones_like(context[0, 0])).reshape(1, SOFT_TOKENS, -1)
+        soft = self.soft(torch.ones_like(context[0, 0])).reshape(1, self.soft_tokens, -1)
         return PreparedTokens(torch.cat([context, soft.expand(len(context), -1, -1)], dim=1))
 
     def forward(

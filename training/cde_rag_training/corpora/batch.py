@@ -50,6 +50,11 @@ class Batches(Protocol):
         """Return the batch of one update."""
         ...
 
+    @property
+    def per_epoch(self) -> int:
+        """Number of batches that have together as many pairs as the data, up to less than a batch of each source."""
+        ...
+
 
 def hard_negatives_of(
     prepared: Prepared, pairs: Int64[np.ndarray, " batch"], most: int, random: np.random.Generator

@@ -70,6 +70,11 @@ class Corpora:
         self._families = Groups(np.where(self._parents.families, sources, -1))
         self._refuse_small_sources()
 
+    @property
+    def per_epoch(self) -> int:
+        """Number of batches that have together as many pairs as the data; they are drawn, so not each pair is in one."""
+        return int((self._sources.sizes // self._config.batch_size).sum())
+
     def batch(self, update: int) -> Batch:
         """Return the batch of one update."""
         random = np.random.default_rng([self._seed, update])

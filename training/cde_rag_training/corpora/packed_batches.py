@@ -46,6 +46,11 @@ class PackedBatches:
         self._packing = Packing(clusters, names, prepared.document_vectors, packing)
         self._following: tuple[int, Iterator[Int64[np.ndarray, " batch"]]] = 0, self._packing.batches()
 
+    @property
+    def per_epoch(self) -> int:
+        """Number of batches in which each pair is seen once, if α = 1; less than a batch of each source is left out."""
+        return self._packing.per_epoch
+
     def batch(self, update: int) -> Batch:
         """Return the batch of one update."""
         random = np.random.default_rng([self._config.seed, update])

@@ -110,6 +110,23 @@ class Schedule:
         return seconds * (1 - share) / share if share else float("inf")
 
 
+def in_updates(config: ScheduleConfig, per_epoch: int) -> ScheduleConfig:
+    """Return the schedule with epochs as updates, and a warm-up in updates as a share of them.
+
+    Args:
+        config: The schedule.
+        per_epoch: Updates of an epoch.
+
+    Example:
+        >>> schedule = in_updates(ScheduleConfig(updates=0, epochs=3, warmup_updates=6), 10)
+        >>> schedule.updates, schedule.warmup
+        (30, 0.2)
+    """
+    updates = config.epochs * per_epoch or config.updates
+    warmup = min(config.warmup_updates, updates - 1) / updates if config.warmup_updates else config.warmup
+    return replace(config, updates=updates, epochs=0, warmup=warmup, warmup_updates=0)
+
+
 class Trainer:
     """Trainer of one phase, from its beginning or from a checkpoint.
 
@@ -130,7 +147,8 @@ class Trainer:
         self.phase: PhaseConfig = run.config.phases[state.progress.phase]
         self._batches = batches_of(prepared, self.phase, seed=run.config.seed + state.progress.phase)
         _check_processes(self._batches)
-        self._schedule = Schedule(self.phase.schedule)
+        schedule = in_updates(self.phase.schedule, self._batches.per_epoch)
+        self._schedule, self._updates = Schedule(schedule), schedule.updates
         self._optimiser = Optimiser(
             groups_of(stages.network, stages.layers, self.phase.rates, run.config.adapters), clip=self.phase.rates.clip
         )
@@ -176,7 +194,7 @@ class Trainer:
         if self._progress.update == 0:
             self._report({"phase": self.phase.name, "update": 0})
         with tqdm(
-            total=self.phase.schedule.updates or None,
+            total=self._updates or None,
             initial=self._progress.update,
             desc=self.phase.name,
             unit="update",

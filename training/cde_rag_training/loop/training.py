@@ -34,7 +34,7 @@ from cde_rag_training.loop.trainer import WEIGHTS, Run, Trainer, batches_of, par
 from cde_rag_training.loop.training_data import Data, opened
 from cde_rag_training.networks.interpolation import interpolate
 from cde_rag_training.networks.stages import Stages, stages_of
-from cde_rag_training.networks.start import Start, load_start
+from cde_rag_training.networks.start import Start, load_start, start_settings
 from cde_rag_training.processes import first_one_first, joined, rank
 from cde_rag_training.recipe import RecipeError
 
@@ -295,5 +295,8 @@ def _write(run: Run, stages: Stages, start: Start, sets: Sequence[Prepared], don
     found = {}
     if run.held_out is not None and run.config.evaluation.every:
         found = retrieval(stages, *run.held_out, mini_batch_size=run.config.machine.mini_batch_size)
-    text = card(run.config, sets, run.output, seconds=done.earlier_seconds, found=found)
+    settings = start_settings(network)  # what the model is, whatever was asked for
+    if start.new_first_stage:
+        settings["distillation"] = asdict(run.config.start.distillation)
+    text = card(run.config, settings, sets, run.output, seconds=done.earlier_seconds, found=found)
     write_durably(folder / CARD, text.encode())
