@@ -20,7 +20,7 @@ from cde_rag_training.clustering.surrogate import minilm
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.presets import PRESETS, preset, preset_text
 
-COMMANDS = "questions prepare cluster inspect train presets interpolate rotate adapt".split()
+COMMANDS = "questions mine prepare cluster inspect train presets interpolate rotate adapt".split()
 RECIPE = """
 [start]
 model = {model}

@@ -96,7 +96,9 @@ class Corpora:
         if with_siblings:
             siblings = self._parents.siblings(pairs, documents, random)
         lacking = transformation.titled or (any(siblings) and self._prepared.passages is None)
-        hard_negatives = hard_negatives_of(self._prepared, pairs, 0 if lacking else config.hard_negatives, random)
+        source = self._sources.of(corpus.source)
+        most = 0 if lacking else config.hard_negatives
+        hard_negatives, filled = hard_negatives_of(self._prepared, pairs, source, most, random)
         return Batch(
             pairs=pairs,
             queries=queries,
@@ -106,6 +108,7 @@ class Corpora:
             siblings=siblings,
             transformation=transformation,
             corpus=f"parents in {corpus.name}" if of_parents else corpus.name,
+            filled=filled,
             negative_siblings=(
                 self._parents.siblings_of_negatives(hard_negatives, random)
                 if any(siblings) and hard_negatives.size

@@ -57,6 +57,7 @@ def start_batches(
             batch,
             **{name: getattr(batch, name)[:PAIRS] for name in ("pairs", "queries", "documents", "siblings")},
             hard_negatives=batch.hard_negatives[:PAIRS, :0],
+            filled=None,
         )
         queries, documents = start(part)
         known = always.mask(part)

@@ -257,7 +257,9 @@ class Trainer:
         found = dict(zip(names, averages(own, device=self._stages.device), strict=True))
         row = {name: value for name, value in found.items() if not math.isnan(value)}
         tokens, siblings = (round(found[name] * count()) for name in ("tokens", "siblings"))
-        return {**row, "tokens": tokens, "siblings": siblings, "context": len(batch.context), "corpus": batch.corpus}
+        return {**row, "tokens": tokens, "siblings": siblings, "context": len(batch.context), "corpus": batch.corpus} | (
+            {"filled": batch.random_negatives} if batch.hard_negatives.size else {}
+        )
 
     def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
         """Compute the batch's loss under the null context and under another batch's, before the update."""

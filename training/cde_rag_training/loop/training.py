@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import nn
@@ -219,6 +220,12 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
         raise CorpusError(
             f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "
             "(lexical), or leave the rule 'agreement' and lexical_share out."
+        )
+    drawn = phase.corpora.hard_negatives and (np.asarray(prepared.hard_negatives) >= 0).any()
+    if drawn and phase.filter.rule != "none" and prepared.negative_vectors is None:
+        raise CorpusError(
+            f"Phase {phase.name!r}: expected surrogate embeddings of the hard negatives in {prepared.folder}, which the "
+            "filter compares, found none. Prepare the data again, or set corpora.hard_negatives to 0."
         )
     if unknown := sorted(set(phase.loss.teacher_sources) - set(prepared.source_names)):
         raise CorpusError(
