@@ -10,7 +10,7 @@ from math import erf
 import numpy as np
 import pytest
 import torch
-from golden import V1, V2, golden, golden_config, sizes, tokenizer_json, write_folder
+from golden import V1, V2, golden, golden_config, sizes, tiny_backbones, tokenizer_json, write_folder
 from safetensors.torch import load_file, save_file
 from tiny import WORDS
 
@@ -73,12 +73,15 @@ def test_what_is_written_is_read_again(tmp_path, family, changes):
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnx"])
 @pytest.mark.parametrize("attention", ["two_way", "two_way_cached"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "modernbert without context positions"])
 def test_every_runtime_reads_them_alike(tmp_path, monkeypatch, family, attention, runtime):
+    """With three context embeddings of a document where the backbone is cached, and one where it is not."""
     pytest.importorskip("onnx")
     pytest.importorskip("openvino" if runtime == "openvino" else "onnxruntime")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = written(tmp_path / "m", tiny_config(family))
+    tokens = 3 if attention == "two_way_cached" else 1
+    changes = {"context_positions": False} if "without" in family else {}
+    folder = written(tmp_path / "m", tiny_config(family.split()[0], tokens_per_document=tokens, **changes))
     options = {"dtype": "float32", "attention": attention, "device": "cpu"}
     reference = CDEModel.from_pretrained(folder, runtime="torch", **options)
     model = CDEModel.from_pretrained(folder, runtime=runtime, **options)
@@ -129,9 +132,17 @@ def embedded(state, config, ids):
     return normed(x, *(state[f"embeddings.LayerNorm.{each}"] for each in ("weight", "bias")), config.norm_eps)
 
 
-def test_a_bert_is_what_numpy_computes(tmp_path):
+def segments(states, count):
+    """Means of a text's states in so many equal parts, rounded up; an empty part has the text's mean. Paper's code."""
+    size = -(-len(states) // count)
+    parts = [states[start : start + size] for start in range(0, count * size, size)]
+    return np.array([(part if len(part) else states).mean(axis=0) for part in parts])
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_bert_is_what_numpy_computes(tmp_path, tokens):
     """Both stages, from the written file: [context | soft tokens | text], of which the text alone is averaged."""
-    config = tiny_config("bert")
+    config = tiny_config("bert", tokens_per_document=tokens)
     state = load_file(written(tmp_path / "m", config) / "model.safetensors")
     arrays = {name: value.double().numpy() for name, value in state.items()}
 
@@ -152,19 +163,17 @@ def test_a_bert_is_what_numpy_computes(tmp_path):
     first, second = part("first_stage_model."), part("second_stage_model.")
     backbone = {name.removeprefix("embedder."): value for name, value in first.items()}
     mlp = {name.removeprefix("mlp."): value for name, value in first.items()}
-    means = [bert(backbone, config.of_first_stage, embedded(backbone, config, ids)).mean(axis=0) for ids in documents]
-    vectors = np.array([two(mlp, mean, gelu) for mean in means])
+    states = [bert(backbone, config.of_first_stage, embedded(backbone, config, ids)) for ids in documents]
+    vectors = np.array([two(mlp, segments(each, tokens), gelu).ravel() for each in states])
     network = tiny_model(config)
     found = network.read(*pad(documents))
     np.testing.assert_allclose(found.numpy(), vectors, atol=1e-4 * np.abs(vectors).max())
     backbone = {name.removeprefix("backbone."): value for name, value in second.items()}
     names = {"prompt_projection.": "soft", "output_projection.": "output"}
-    heads = {
-        short: {name.removeprefix(long): value for name, value in second.items()} for long, short in names.items()
-    }
+    heads = {short: {name.removeprefix(long): value for name, value in second.items()} for long, short in names.items()}
     soft = two(heads["soft"], np.ones(config.dim), relu).reshape(config.soft_tokens, config.dim)
     norm = [backbone[f"embeddings.LayerNorm.{each}"] for each in ("weight", "bias")]
-    given = normed(np.concatenate([vectors, soft]), *norm, config.norm_eps)
+    given = normed(np.concatenate([vectors.reshape(-1, config.dim), soft]), *norm, config.norm_eps)
     expected = []
     for ids in texts:
         states = bert(backbone, config, np.concatenate([given, embedded(backbone, config, ids)]))
@@ -174,6 +183,48 @@ def test_a_bert_is_what_numpy_computes(tmp_path):
     np.testing.assert_allclose(network(*pad(texts), 0, prepared).numpy(), expected, atol=1e-4)
     turned = network.prepare(found.flip(0), torch.ones(5, dtype=torch.long))
     torch.testing.assert_close(network(*pad(texts), 0, turned), network(*pad(texts), 0, prepared), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("positions", [True, False])
+def test_the_order_of_a_context_matters_to_a_modernbert_unless_it_has_no_positions(positions):
+    network = tiny_model(tiny_config("modernbert", context_positions=positions))
+    ids, mask = pad([[5, 7, 3, 9, 11], [6, 3, 8]])
+    vectors, counts = torch.randn(5, 16, generator=torch.Generator().manual_seed(0)), torch.ones(5, dtype=torch.long)
+    found, turned = (network(ids, mask, 0, network.prepare(each, counts)) for each in (vectors, vectors.flip(0)))
+    assert torch.allclose(found, turned, atol=1e-5) != positions
+    network.second_stage.backbone.layers.unplaced = 0  # layer by layer, with positions, it is the native class
+    if positions:
+        layers, given = network.second_stage.backbone.layers, network.prepare(vectors, counts).tokens.expand(2, -1, -1)
+        sequence = torch.cat([layers.embed_given(given), layers.embed_text(ids)], dim=1)
+        whole = torch.cat([mask.new_ones(given.shape[:2]), mask], dim=1)
+        expected = network.second_stage.backbone.read_after(given, ids, whole)
+        torch.testing.assert_close(layers.run(sequence, whole)[0][whole], expected[whole], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [V1, V2])
+def test_a_published_config_may_have_several_tokens_per_document(tmp_path, tiny_backbones, name):
+    """The Context has a row for each document, with all its embeddings, and comes back from a file; so does the name."""
+    folder = write_folder(tmp_path / "m", name, transductive_corpus_size=4, transductive_tokens_per_document=2)
+    model = CDEModel.from_pretrained(folder, runtime="torch", dtype="float32")
+    assert (model.config.given, model.identity.tokens_per_document) == (4 * 2 + 8, 2)
+    embedder = ContextualEmbedder.from_corpus(CORPUS, model=model)
+    context = embedder.context
+    assert context.context_embeddings.shape == (4, 2 * model.dim)
+    context.save(tmp_path / "c.context.safetensors")
+    again = Context.load(tmp_path / "c.context.safetensors")
+    assert again.identity == model.identity
+    assert again.fingerprint == context.fingerprint
+    texts = ["river", "the bank of money"]
+    np.testing.assert_array_equal(ContextualEmbedder(model, again).embed_queries(texts), embedder.embed_queries(texts))
+    single = CDEModel.from_pretrained(
+        write_folder(tmp_path / "one", name, transductive_corpus_size=8), runtime="torch", dtype="float32"
+    )
+    assert single.identity.to_json()["semantics"] == "train"
+    assert model.identity.to_json()["semantics"] == "train; 2 tokens per document"
+    whole = single.first_stage(["river", "the bank of money"])
+    assert not np.allclose(model.first_stage(texts)[:, : model.dim], whole)
+    assert np.isfinite(ContextualEmbedder(model, Context.generic(model)).embed_queries(texts)).all()
+    assert files.read_config(files.published_config(model.config), ModelName(base="m")).tokens_per_document == 2
 
 
 @pytest.mark.parametrize("name", [V1, V2])
@@ -202,7 +253,8 @@ def test_digests_of_older_models_stay():
     """A field that is as it always was is no part of the digest."""
     config = tiny_config("modernbert", first_stage_layers=None, soft_tokens=8, theta=None, local_theta=None)
     assert not set(ADDED) & config.sizes().keys()
-    for name, other in {"first_stage_layers": 2, "soft_tokens": 4, "theta": 3.0, "local_theta": 2.0, "eps": 0.1}.items():
+    others = {"first_stage_layers": 2, "soft_tokens": 4, "theta": 3.0, "local_theta": 2.0, "eps": 0.1}
+    for name, other in (others | {"tokens_per_document": 2, "context_positions": False}).items():
         assert replace(config, **{name: other}).sizes() == config.sizes() | {name: other}
 
 
@@ -214,6 +266,7 @@ def test_digests_of_older_models_stay():
         ({"eps": float("nan")}, "wrong or unknown: eps"),
         ({"heads": 0}, "wrong or unknown: heads"),
         ({"dim": None}, "missing: dim"),
+        ({"context_positions": 0}, "wrong or unknown: context_positions"),
     ],
 )
 def test_sizes_that_are_none(tmp_path, backbone, message):

@@ -78,7 +78,10 @@ def test_both_stages_read_as_the_backbone_does(tmp_path, family, limit):
         name = "layer" if family == "bert" else "layers"
         setattr(holder, name, getattr(holder, name)[:layers])
         with torch.no_grad():
-            expected, found = whole(input_ids=ids, attention_mask=mask).last_hidden_state, stage.backbone.read(ids, mask)
+            expected, found = (
+                whole(input_ids=ids, attention_mask=mask).last_hidden_state,
+                stage.backbone.read(ids, mask),
+            )
         torch.testing.assert_close(found[mask], expected[mask], atol=1e-5, rtol=1e-5)
     config = network.config
     assert (config.layers, config.of_first_stage.layers, config.soft_tokens) == (limit or 3, 1, 5)
@@ -205,4 +208,6 @@ def test_what_a_new_model_has_not(tmp_path):
     nomic = str(backbone(tmp_path / "n", "nomic_bert"))
     with pytest.raises(RecipeError, match="has attention 'two_way', found start.attention 'one_way'"):
         load_start(start_of(nomic, attention="one_way"), seed=0)
-    assert np.isclose(load_start(StartConfig(model=bert, max_length=32, limit_layers=1), seed=0).network.config.layers, 1)
+    assert np.isclose(
+        load_start(StartConfig(model=bert, max_length=32, limit_layers=1), seed=0).network.config.layers, 1
+    )

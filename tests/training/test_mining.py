@@ -16,6 +16,7 @@ from cde_rag_training.data.mining import MiningConfig, bm25_scores, mine, surrog
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.data.reading import PairReader
 
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 6),

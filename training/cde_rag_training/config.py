@@ -95,6 +95,19 @@ class LossConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """Task prefixes of one source, in place of those of its pairs; two-way models only.
+
+    The model's own, by role, are for all others: "search_query: " and "search_document: ". Also of use are
+    "classification: " and "clustering: ", on both sides.   paper §10.7
+    """
+
+    name: str = ""  # of the source
+    query_prefix: str | None = None  # None: as the pairs say; "": none
+    document_prefix: str | None = None  # likewise, of documents, hard negatives and context documents
+
+
+@dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
     """One phase of training, with data, batches, losses and rates of its own."""
 
@@ -107,7 +120,10 @@ class PhaseConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)
+    sources: tuple[SourceConfig, ...] = ()  # task prefixes by source
     context_dropout: float = 0.005  # probability that a context embedding is left out, paper §5
+    context_dropout_by: Literal["batch", "text"] = "batch"  # drawn once for a batch, or for each text as in the paper's
+    # code, which puts the null embedding in its place: two-way models only
     average: float = (
         0.0  # decay of the weights' moving average, which the phase ends with; 0: it ends with the last ones
     )
@@ -117,6 +133,9 @@ class PhaseConfig:
             raise ValueError(
                 f"Expected context_dropout and average in 0 … 1, found {self.context_dropout} and {self.average}."
             )
+        names = [each.name for each in self.sources]
+        if len(set(names)) < len(names) or "" in names:
+            raise ValueError(f"Expected sources of different names, found {names}. Name each one.")
         if self.loss.teacher == "surrogate" and self.batches == "corpora" and self.corpora.views != OWN:
             raise ValueError(
                 'Expected pairs that are shown with their own queries, whose scores the teacher "surrogate" has, found '
@@ -151,11 +170,15 @@ class StartConfig:
 
     model: str = "minilm"  # a bundled model, a model's folder, "minilm", or a folder of a BERT, NomicBERT or ModernBERT
     name: str = "trained"  # of the model that is made
-    attention: Literal["one_way", "two_way"] | None = None  # None: one_way from a BERT, two_way (paper §4.2) from others
+    attention: Literal["one_way", "two_way"] | None = (
+        None  # None: one_way from a BERT, two_way (paper §4.2) from others
+    )
     distillation: DistillationConfig = field(default_factory=DistillationConfig)  # where the first stage is new
     limit_layers: int | None = None  # of the second stage, from the bottom; None: all.   paper §5: 6 or 12
     first_stage_layers: int | None = None  # None: as many, paper §5; of one-way models 1 (0: word embeddings alone)
     context_size: int | None = None  # documents that a new two-way model is for; None: 512, paper §5 (64 in the small)
+    tokens_per_document: int | None = None  # context embeddings of each, a total of context_size times so many; None: 1
+    context_positions: bool | None = None  # None, True: a new ModernBERT's context has an order; False: none, as paper
     soft_tokens: int | None = None  # learned tokens of a new two-way model; None: 8, the paper's code
     max_length: int | None = None  # tokens of a text that a new model reads; None: 256.   paper §5: 512, or 64
     context_layers: int | None = None  # topmost layers of a new one-way model that attend to context; None: 6

@@ -80,6 +80,9 @@ class Backbone(nn.Module):
 class ModernBert(Backbone):
     """ModernBERT. Text is normalised by itself and then again with the given tokens; positions run through.
 
+    So the order of a context matters, and in local layers the text does not see it. Without context positions all
+    context documents stand at position 0, in local layers too, and their order changes nothing.
+
     Source: cde/model.py, whose second stage passes embedded text to a module that embeds.
     """
 
@@ -108,7 +111,7 @@ class ModernBert(Backbone):
             attn_implementation="sdpa",
         )
         native = transformers.ModernBertModel(sizes)
-        super().__init__(native, ModernLayers(native, config.heads, config.window))
+        super().__init__(native, ModernLayers(native, config.heads, config.window, config.unplaced))
 
     def read_after(
         self,
@@ -117,12 +120,15 @@ class ModernBert(Backbone):
         mask: Bool[Tensor, "batch sequence"],
     ) -> Float[Tensor, "batch sequence dim"]:
         """Compute the states of given tokens and text; the text is normalised once more than the given tokens."""
+        if self.layers.unplaced:  # the native class knows no positions in its windows
+            sequence = torch.cat([self.layers.embed_given(given.to(self.dtype)), self.layers.embed_text(ids)], dim=1)
+            return self.layers.run(sequence, mask)[0]
         sequence = torch.cat([given.to(self.dtype), self.native.embeddings(input_ids=ids)], dim=1)
         return self.native(inputs_embeds=sequence, attention_mask=mask).last_hidden_state
 
 
 class NomicBert(Backbone):
-    """NomicBERT. Given tokens get no token type; the first `trained_context_size` of a sequence are unrotated.
+    """NomicBERT. Given tokens get no token type; those of a context as in training are unrotated.
 
     So the order of a full context changes nothing. With fewer context embeddings, some of the text is unrotated too.
 
@@ -144,8 +150,8 @@ class NomicBert(Backbone):
         )
         native = transformers.NomicBertModel(sizes)
         kind = NomicLayersByHead if config.by_head else NomicLayers
-        super().__init__(native, kind(native, config.heads, config.trained_context_size))
-        self.unrotated = config.trained_context_size
+        super().__init__(native, kind(native, config.heads, config.unplaced))
+        self.unrotated = config.unplaced
 
     def read_after(
         self,

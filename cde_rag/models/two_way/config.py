@@ -27,7 +27,15 @@ SOFT_TOKENS = 8  # learned tokens between context and text, of published models
 THETA = {NOMIC_BERT: 1000.0, MODERN_BERT: 160_000.0, BERT: 0.0}  # bases of the rotary angles; BERT rotates nothing
 LOCAL_THETA = 10_000.0  # that of local layers
 EPS = {NOMIC_BERT: 1e-12, MODERN_BERT: 1e-5, BERT: 1e-12}  # of the layer norms
-ADDED = ("first_stage_layers", "soft_tokens", "theta", "local_theta", "eps")  # fields that older digests lack
+ADDED = (  # fields that older digests lack
+    "first_stage_layers",
+    "soft_tokens",
+    "theta",
+    "local_theta",
+    "eps",
+    "tokens_per_document",
+    "context_positions",
+)
 
 
 def is_published(value: Mapping[str, Any]) -> bool:
@@ -66,6 +74,8 @@ class TwoWayConfig:
     theta: float | None = None  # base of the rotary angles (of global layers); None: the family's
     local_theta: float | None = None  # base of the rotary angles of local layers; None: the family's
     eps: float | None = None  # of the layer norms; None: the family's
+    tokens_per_document: int = 1  # context embeddings of a document, means of equal segments; paper §10.11
+    context_positions: bool = True  # False: ModernBERT's context has none; that of the other families never has
     max_siblings: ClassVar[int] = 0  # parent context is for one-way models
     late_chunks: ClassVar[bool] = False  # only one-way models pool chunks apart
 
@@ -76,7 +86,9 @@ class TwoWayConfig:
             )
         known = (TRAIN, OTHER_SEMANTICS[self.family])
         if self.semantics not in known:
-            raise ModelError(f"Expected semantics {' or '.join(map(repr, dict.fromkeys(known)))}, found {self.semantics!r}.")
+            raise ModelError(
+                f"Expected semantics {' or '.join(map(repr, dict.fromkeys(known)))}, found {self.semantics!r}."
+            )
         if self.pooling not in POOLINGS:
             raise ModelError(f"Expected pooling {', '.join(POOLINGS)}, found {self.pooling!r}.")
         if self.attention not in (EXACT, CACHED) or (self.attention == CACHED and self.pooling == "sequence"):
@@ -86,11 +98,14 @@ class TwoWayConfig:
             )
         sizes = (self.vocab_size, self.dim, self.heads, self.global_every, self.context_size, self.max_length)
         first = self.layers if self.first_stage_layers is None else self.first_stage_layers
-        if min(*sizes, self.layers, first, self.soft_tokens) < 1 or self.dim % (2 * self.heads):
+        if min(*sizes, self.layers, first, self.soft_tokens, self.tokens_per_document) < 1 or self.dim % (
+            2 * self.heads
+        ):
             raise ModelError(
                 f"Sizes must be at least 1 and dim an even multiple of heads, found dim {self.dim}, heads {self.heads}"
                 f", {self.vocab_size} word pieces, {self.context_size} context documents, texts of {self.max_length}, "
-                f"{first} and {self.layers} layers, {self.soft_tokens} soft tokens."
+                f"{first} and {self.layers} layers, {self.soft_tokens} soft tokens, {self.tokens_per_document} tokens of a "
+                "document."
             )
         if self.context_size > self.trained_context_size:
             raise ModelError(
@@ -104,7 +119,7 @@ class TwoWayConfig:
             )
         if self.family != BERT and self.given + self.max_length > self.max_positions:
             raise ModelError(
-                f"{self.context_size} context documents, {self.soft_tokens} soft tokens and {self.max_length} tokens of "
+                f"{self.context_tokens} context embeddings, {self.soft_tokens} soft tokens and {self.max_length} tokens of "
                 f"text are more than the {self.max_positions} positions of the backbone; lower the max length."
             )
 
@@ -120,8 +135,20 @@ class TwoWayConfig:
 
     @property
     def given(self) -> int:
-        """Number of tokens before a text: context documents and soft tokens."""
-        return self.context_size + self.soft_tokens
+        """Number of tokens before a text: context embeddings and soft tokens."""
+        return self.context_tokens + self.soft_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        """Number of context embeddings."""
+        return self.context_size * self.tokens_per_document
+
+    @property
+    def unplaced(self) -> int:
+        """Number of the first tokens of a sequence that have no position of their own; all stand at position 0."""
+        if self.family == BERT or (self.is_modern and self.context_positions):
+            return 0
+        return self.trained_context_size * self.tokens_per_document
 
     @property
     def of_first_stage(self) -> "TwoWayConfig":
@@ -191,6 +218,7 @@ class TwoWayConfig:
             pooling=POOLINGS[self.pooling],
             normalisation="unit",
             dim=self.dim,
+            tokens_per_document=self.tokens_per_document,
         )
 
     def sizes(self) -> dict[str, Any]:

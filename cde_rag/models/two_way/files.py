@@ -55,11 +55,13 @@ TOKENIZERS = {
     MODERN_BERT: "answerdotai/ModernBERT-base",
     BERT: "google-bert/bert-base-uncased",
 }
+TOKENS = "transductive_tokens_per_document"
 BACKBONE = "backbone"  # field with the sizes of a backbone that is none of `BACKBONES`; the family is the embedder
 SIZES = ("vocab_size", "dim", "layers", "heads", "intermediate", "max_positions")  # of every backbone, in that field
 OWN_SIZES = {  # all of that field, with their types
     **dict.fromkeys((*SIZES, "window", "global_every", "first_stage_layers", "soft_tokens"), int),
     **dict.fromkeys(("theta", "local_theta", "eps"), float),
+    "context_positions": bool,
 }
 FIXED = {  # fields that may only say this; where they are missing they do
     "architecture": "transductive",
@@ -68,7 +70,6 @@ FIXED = {  # fields that may only say this; where they are missing they do
     "embedding_output_dim": None,
     "pooling_strategy": "mean",
     "transductive_tie_token_embeddings": False,
-    "transductive_tokens_per_document": 1,
 }
 UNUSED = {"second_stage_model.input_ln.weight", "second_stage_model.input_ln.bias"}  # of old checkpoints; never read
 SEQUENCE_DROPOUT = 0.005  # of context embeddings in training, paper §5; above 0 where there is a null embedding
@@ -108,6 +109,7 @@ def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
         trained_context_size=trained,
         context_size=trained if name.context_size is None else name.context_size,
         max_length=_size(value, "max_seq_length"),
+        tokens_per_document=_size(value, TOKENS) if TOKENS in value else 1,
         null_embedding=_share(value, "transductive_sequence_dropout_prob") > 0,
     )
 
@@ -166,6 +168,7 @@ def published_config(config: TwoWayConfig) -> dict[str, Any]:
     return {
         **({"embedder": found[0]} if found else {"embedder": config.family, BACKBONE: own}),
         "transductive_corpus_size": config.trained_context_size,
+        **({TOKENS: config.tokens_per_document} if config.tokens_per_document > 1 else {}),
         "transductive_sequence_dropout_prob": SEQUENCE_DROPOUT if config.null_embedding else 0.0,
         "pool_ignore_contextual_tokens": config.pooling != "sequence",
         "pool_ignore_instruction_tokens": config.pooling == "text_after_prefix",
@@ -245,7 +248,9 @@ def _sizes(value: Mapping[str, Any]) -> dict[str, Any]:
         )
     sizes: dict[str, Any] = given
     wrong = sorted(
-        field for field, size in sizes.items() if type(size) is not OWN_SIZES.get(field) or not 0 < size < float("inf")
+        field
+        for field, size in sizes.items()
+        if type(size) is not (kind := OWN_SIZES.get(field)) or (kind is not bool and not 0 < size < float("inf"))
     )
     missing = [field for field in SIZES if field not in sizes]
     if wrong or missing:

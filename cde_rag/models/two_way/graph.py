@@ -50,8 +50,29 @@ def first_stage_graph(config: TwoWayConfig, state: State) -> bytes:
     positions = np.zeros(config.max_length, np.int64) if unrotated else np.arange(config.max_length)
     encoder = _TwoWayEncoder(graph, config, part(state, FIRST_BACKBONE), positions)
     x = encoder.run(encoder.words(ids, by_themselves=True), graph.text_bias(mask))
-    fed = graph.op("Gelu", graph.linear(graph.mean(x, mask), state, f"{FIRST}mlp.0."))
-    return graph.finish(graph.linear(fed, state, f"{FIRST}mlp.2."), "batch", config.dim)
+    segments = config.tokens_per_document
+    pooled = graph.mean(x, mask) if segments == 1 else _segment_means(graph, x, mask, segments)
+    fed = graph.op("Gelu", graph.linear(pooled, state, f"{FIRST}mlp.0."))
+    vectors = graph.linear(fed, state, f"{FIRST}mlp.2.")
+    if segments > 1:
+        vectors = graph.shaped(vectors, 0, segments * config.dim)
+    return graph.finish(vectors, "batch", segments * config.dim)
+
+
+def _segment_means(graph: Graph, x: str, mask: str, segments: int) -> str:
+    """Add the means of equal segments of each text, (batch, segments, dim); see `network.segment_means`."""
+    one = graph.constant(np.float32(1))
+    count = graph.op("ReduceSum", mask, graph.integers(1), attributes={"keepdims": 1})
+    size = graph.op("Max", graph.op("Ceil", graph.op("Div", count, graph.constant(np.float32(segments)))), one)
+    places = graph.op("Sub", graph.op("CumSum", mask, graph.constant(np.int64(1))), one)
+    number = graph.op("Unsqueeze", graph.op("Floor", graph.op("Div", places, size)), graph.integers(1))
+    all_of_them = graph.constant(np.arange(segments, dtype=np.float32)[None, :, None])
+    inside = graph.op("Cast", graph.op("Equal", number, all_of_them), attributes={"to": 1})  # float32
+    inside = graph.op("Mul", inside, graph.op("Unsqueeze", mask, graph.integers(1)))
+    counts = graph.op("ReduceSum", inside, graph.integers(2), attributes={"keepdims": 1})
+    means = graph.op("Div", graph.op("MatMul", inside, x), graph.op("Max", counts, one))
+    whole = graph.op("Unsqueeze", graph.mean(x, mask), graph.integers(1))
+    return graph.op("Where", graph.op("Greater", counts, graph.constant(np.float32(0))), means, whole)
 
 
 def second_stage_graph(config: TwoWayConfig, state: State) -> bytes:
@@ -71,9 +92,9 @@ def second_stage_graph(config: TwoWayConfig, state: State) -> bytes:
     ids, mask = _text(graph)
     counted = graph.input(COUNTED, ("batch", "tokens"))
     bias = graph.op("Unsqueeze", _after(graph, config.given, graph.masked(mask), 0.0), graph.integers(1, 2))
-    before = config.given if config.attention == CACHED else 0
-    positions = _positions(config)[..., before:]
-    encoder = _TwoWayEncoder(graph, config, part(state, SECOND_BACKBONE), positions, before=before)
+    before, positions = config.given if config.attention == CACHED else 0, _positions(config)
+    weights = part(state, SECOND_BACKBONE)
+    encoder = _TwoWayEncoder(graph, config, weights, positions[..., before:], before=positions[..., :before])
     x = encoder.words(ids)
     if config.attention == CACHED:
         x = encoder.run(x, bias, kept=graph.input(KEPT, _kept_shape(config)))
@@ -132,7 +153,7 @@ class _TwoWayEncoder:
         config: Sizes of the model.
         state: Weights of the backbone by their published names.
         positions: Positions by which the tokens are rotated, at most; where they differ by head, one row for each.
-        before: Number of tokens before them, whose keys and values are given.
+        before: Positions of the tokens before them, whose keys and values are given.
 
     Attributes:
         own: Keys and values of the tokens in every layer that was added.
@@ -145,10 +166,11 @@ class _TwoWayEncoder:
         state: State,
         positions: Int[np.ndarray, "*heads tokens"],
         *,
-        before: int = 0,
+        before: Int[np.ndarray, "*heads before"] | None = None,
     ) -> None:
         self._graph, self._config, self._state = graph, config, state
-        self._positions, self._before = positions, before
+        self._positions = positions
+        self._before = positions[..., :0] if before is None else before
         self._angles: dict[float, list[str]] = {}
         self.own: list[tuple[str, str]] = []
 
@@ -158,7 +180,9 @@ class _TwoWayEncoder:
         if config.family == BERT:
             table = state["embeddings.word_embeddings.weight"] + state["embeddings.token_type_embeddings.weight"][0]
             places = self._first_rows(state["embeddings.position_embeddings.weight"], graph.length(ids, 1), 0)
-            return self._norm(graph.op("Add", graph.op("Gather", graph.constant(table), ids), places), _NORMS[config.family])
+            return self._norm(
+                graph.op("Add", graph.op("Gather", graph.constant(table), ids), places), _NORMS[config.family]
+            )
         if config.is_modern:
             table = _normed(config, state, state["embeddings.tok_embeddings.weight"])
             table = table if by_themselves else _normed(config, state, table)
@@ -265,10 +289,10 @@ class _TwoWayEncoder:
     def _window(self, tokens: str) -> str:
         """Add the bias of local layers, (tokens, sequence)."""
         graph = self._graph
-        places = np.arange(self._before + int(self._positions.shape[-1]))
-        far = np.abs(places[self._before :, None] - places) > self._config.window // 2
+        others = np.concatenate([self._before, self._positions])
+        far = np.abs(self._positions[:, None] - others) > self._config.window // 2
         rows = self._first_rows(np.where(far, np.float32(NEVER), np.float32(0)), tokens, 0)
-        sequence = graph.op("Add", tokens, graph.integers(self._before))
+        sequence = graph.op("Add", tokens, graph.integers(int(self._before.shape[-1])))
         return graph.op("Slice", rows, graph.integers(0), sequence, graph.integers(1))
 
     def _first_rows(self, table: Array, tokens: str, axis: int) -> str:
@@ -285,7 +309,9 @@ class _TwoWayEncoder:
         """Add a layer normalisation; ModernBERT's has no bias."""
         parts = ("weight",) if self._config.is_modern else ("weight", "bias")
         weights = (self._graph.constant(self._state[f"{name}{each}"]) for each in parts)
-        return self._graph.op("LayerNormalization", x, *weights, attributes={"axis": -1, "epsilon": self._config.norm_eps})
+        return self._graph.op(
+            "LayerNormalization", x, *weights, attributes={"axis": -1, "epsilon": self._config.norm_eps}
+        )
 
     def _name(self, layer: int) -> str:
         return _LAYERS[self._config.family].format(layer)
@@ -305,12 +331,10 @@ def _kept_shape(config: TwoWayConfig) -> tuple[int, ...]:
 def _positions(config: TwoWayConfig) -> Int[np.ndarray, "*heads sequence"]:
     """Return the position by which each token of a longest sequence is rotated; of by-head models for each head."""
     places = np.arange(config.given + config.max_length)
-    if config.is_modern:
-        return places
     if config.family == BERT:
         return np.zeros_like(places)
     turned = np.arange(config.heads)[:, None] if config.by_head else places
-    return np.where(places < config.trained_context_size, 0, turned)
+    return np.where(places < config.unplaced, 0, turned)
 
 
 def _cosines_and_sines(positions: Int[np.ndarray, "*heads tokens"], head_dim: int, theta: float) -> tuple[Array, Array]:

@@ -76,7 +76,9 @@ class TwoWayGraphRunner:
         graph = self._graph(self._compiled, "first", FIRST, two_way_graphs.first_stage_graph, self.threads, "float32")
         return graph.run({"ids": ids, "mask": mask.astype(np.float32)})
 
-    def prepare(self, context: Float32[np.ndarray, "context dim"], counts: Int[np.ndarray, " context"]) -> GivenTokens:
+    def prepare(
+        self, context: Float32[np.ndarray, "context context_dim"], counts: Int[np.ndarray, " context"]
+    ) -> GivenTokens:
         """Compute the input of the second stage from context embeddings, once per Context.
 
         Raises:
@@ -85,8 +87,8 @@ class TwoWayGraphRunner:
         config = self.config
         config.check_context(int(counts.sum()))
         if len(context) == 0 and self._null is not None:
-            context, counts = self._null[None], np.array([config.context_size])
-        rows: Float32[np.ndarray, "context dim"] = context[round_robin(counts)]
+            context, counts = np.tile(self._null, config.tokens_per_document)[None], np.array([config.context_size])
+        rows: Float32[np.ndarray, "context dim"] = context[round_robin(counts)].reshape(-1, config.dim)
         given = two_way_graphs.embedded(config, self._of_embeddings, np.concatenate([rows, self._soft]))
         if config.attention != CACHED:
             return GivenTokens({GIVEN: given})

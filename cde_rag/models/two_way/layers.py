@@ -44,6 +44,7 @@ class Layers:
     def __init__(self, native: nn.Module, heads: int) -> None:
         self.native: Any = native
         self.heads = heads
+        self.unplaced = 0
 
     @property
     def blocks(self) -> Iterable[Any]:
@@ -209,11 +210,17 @@ class BertLayers(Layers):
 
 
 class ModernLayers(Layers):
-    """Layers of ModernBERT: text is normalised twice, positions run through, local layers see half a window a side."""
+    """Layers of ModernBERT: text is normalised twice, positions run through, local layers see half a window a side.
 
-    def __init__(self, native: nn.Module, heads: int, window: int) -> None:
+    The first `unplaced` tokens of a sequence all stand at position 0.
+    """
+
+    def __init__(self, native: nn.Module, heads: int, window: int, unplaced: int) -> None:
         super().__init__(native, heads)
-        self.window = window
+        self.window, self.unplaced = window, unplaced
+
+    def _positions(self, places: Int[Tensor, "tokens"]) -> Int[Tensor, "tokens"]:
+        return torch.where(places < self.unplaced, 0, places)
 
     def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
         """Normalise given tokens."""
@@ -228,7 +235,7 @@ class ModernLayers(Layers):
     ) -> tuple[Tensor, Tensor, Tensor]:
         parts = layer.attn.Wqkv(layer.attn_norm(x)).chunk(3, dim=-1)
         query, key, value = (split_heads(part, self.heads) for part in parts)
-        cosines, sines = self.native.rotary_emb(x, places[None], layer.attention_type)
+        cosines, sines = self.native.rotary_emb(x, self._positions(places)[None], layer.attention_type)
         return _rotated(query, cosines, sines), _rotated(key, cosines, sines), value
 
     def _near(
@@ -236,7 +243,7 @@ class ModernLayers(Layers):
     ) -> Bool[Tensor, "tokens sequence"]:
         if self.native.config.layer_types[number] == "full_attention":
             return super()._near(number, places, others)
-        return (places[:, None] - others).abs() <= self.window // 2
+        return (self._positions(places)[:, None] - self._positions(others)).abs() <= self.window // 2
 
     def _finish(
         self, layer: Any, x: Float[Tensor, "batch tokens dim"], answer: Float[Tensor, "batch tokens dim"]

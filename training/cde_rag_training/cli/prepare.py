@@ -109,9 +109,7 @@ def prepare(
             lexical=lexical,
             seed=seed,
         )
-        prepared = run(
-            pairs, tokenizer, output, config, surrogate=embed, filter_surrogate=filter_embed, progress=shown
-        )
+        prepared = run(pairs, tokenizer, output, config, surrogate=embed, filter_surrogate=filter_embed, progress=shown)
         if pack is not None:
             prepared.pack(pack)
     except KeyboardInterrupt as error:

@@ -7,6 +7,7 @@ import numpy as np
 
 from cde_rag_training.data.array_folder import PreparedError
 
+NO_PREFIX = -2  # in place of a prefix's text row: none at all; -1: the model's own
 VIEW_KINDS = ("own", "nameless", "keywords", "sentence")
 
 
@@ -61,7 +62,8 @@ LEXICAL_NEGATIVES = {
     "lexical_negative_words": Layout(("int64",), ("negative_words",)),
     "lexical_negative_weights": Layout(("float32",), ("negative_words",)),
 }
-GROUPS = (LEXICAL, PASSAGES, FILTER, NEGATIVES, LEXICAL_NEGATIVES)  # each complete, or not there at all
+PREFIXES = {"prefixes": Layout(("int64",), ("pairs", "2"))}  # text rows of task prefixes: query, document
+GROUPS = (LEXICAL, PASSAGES, FILTER, NEGATIVES, LEXICAL_NEGATIVES, PREFIXES)  # each complete, or not there at all
 ALL = {name: each for group in (LAYOUT, *GROUPS) for name, each in group.items()}
 
 
@@ -93,7 +95,9 @@ def check_layout(arrays: Mapping[str, np.ndarray], *, where: str) -> None:
                 raise _wrong(f"{where}: {name}", f"{expected} {word}", f"{found - int(more or 0)}")
     dims = {lengths[axis] for axis in ("dim", "filter_dim") if axis in lengths}
     if "filter_query_vectors" not in arrays and len(dims) > 1:
-        raise _wrong(f"{where}: negative_vectors", f"vectors of {lengths['dim']} dimensions", str(lengths["filter_dim"]))
+        raise _wrong(
+            f"{where}: negative_vectors", f"vectors of {lengths['dim']} dimensions", str(lengths["filter_dim"])
+        )
     _check_rows(arrays, lengths, where)
 
 
@@ -109,6 +113,8 @@ def _check_rows(arrays: Mapping[str, np.ndarray], lengths: Mapping[str, int], wh
     _check_range(f"{where}: views", views[:, 1], 0, len(VIEW_KINDS))
     if "passages" in arrays:
         _check_range(f"{where}: passages", arrays["passages"][:, 0], 0, lengths["texts"])
+    if "prefixes" in arrays:
+        _check_range(f"{where}: prefixes", arrays["prefixes"], NO_PREFIX, lengths["texts"])
     if "negative_rows" in arrays:
         held = arrays["hard_negatives"]
         if not np.array_equal(arrays["negative_rows"], np.unique(held[held >= 0])):

@@ -16,6 +16,8 @@ class Pair:
         domain: The finer subject inside the source.
         parent: Name of the longer document that `document` was cut from, empty where there is none.
         hard_negatives: Documents that look like an answer and are none.
+        query_prefix: Task prefix of the query, such as "search_query: "; None for the model's own, "" for none.
+        document_prefix: Likewise, of the document, its hard negatives, and of it as a context document.
     """
 
     query: str
@@ -24,6 +26,8 @@ class Pair:
     domain: str
     parent: str = ""
     hard_negatives: tuple[str, ...] = ()
+    query_prefix: str | None = None
+    document_prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from cde_rag_training.clustering.clusters import (
 )
 from cde_rag_training.clustering.surrogate import Surrogate, cached
 from cde_rag_training.data.array_folder import open_array, seal
-from cde_rag_training.data.layout import FILTER, LAYOUT, LEXICAL, LEXICAL_NEGATIVES, NEGATIVES, PASSAGES
+from cde_rag_training.data.layout import FILTER, LAYOUT, LEXICAL, LEXICAL_NEGATIVES, NEGATIVES, PASSAGES, PREFIXES
 from cde_rag_training.data.lexical import lexical_pairs
 from cde_rag_training.data.pairs import CorpusPassage, Pair
 from cde_rag_training.data.prepared import TOKENIZER, Prepared
@@ -40,7 +40,9 @@ class PrepareConfig:
 
     max_length: int = 256  # tokens that texts are cut at, special tokens included
     surrogate: str = "minilm-256"  # says all that determines the surrogate's vectors: its place in the cache
-    filter_surrogate: str = ""  # likewise, of a surrogate of the filter's own; empty: the one that clusters.   paper §5: two
+    filter_surrogate: str = (
+        ""  # likewise, of a surrogate of the filter's own; empty: the one that clusters.   paper §5: two
+    )
     dims: int | None = None  # of the surrogate embeddings that are kept; None: all of them
     clusters: ClusterConfig = LAPTOP  # the fine ones
     coarse_size: int = 4096  # pairs per coarse cluster aimed at
@@ -110,7 +112,8 @@ def prepare(
     steps.run("vectors", vectors, lambda: _vectors(pairs, surrogate, folder, config, progress=progress))
     sizes = {"clusters": asdict(config.clusters), "coarse_size": config.coarse_size}
     steps.run("clusters", vectors | sizes, lambda: _clusters(pairs, output, config))
-    arrays = LAYOUT | (PASSAGES if passages else {})
+    prefixed = any((pair.query_prefix, pair.document_prefix) != (None, None) for pair in pairs)
+    arrays = LAYOUT | (PASSAGES if passages else {}) | (PREFIXES if prefixed else {})
     hard = any(pair.hard_negatives for pair in pairs)
     if hard or filter_surrogate is not None:
         key = vectors | texts | {"filter": config.filter_surrogate}

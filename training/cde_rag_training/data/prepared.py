@@ -69,6 +69,8 @@ class Prepared:
         filter_document_vectors: Likewise, of the documents.
         negative_rows: Text rows of the hard negatives, each once, ascending; None where the data has none.
         negative_vectors: Their embeddings by the filter's surrogate.
+        prefixes: Text rows of each pair's task prefixes, of query and document; -1 for the model's own,
+            `layout.NO_PREFIX` for none. None where no pair has one.
     """
 
     folder: Path
@@ -95,6 +97,7 @@ class Prepared:
     filter_document_vectors: Float16[np.ndarray, "pairs filter_dim"] | None = None
     negative_rows: Int64[np.ndarray, " negative_texts"] | None = None
     negative_vectors: Float16[np.ndarray, "negative_texts filter_dim"] | None = None
+    prefixes: Int64[np.ndarray, "pairs 2"] | None = None
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -121,7 +124,9 @@ class Prepared:
             return self.query_vectors_of(pairs), self.document_vectors_of(pairs)
         return queries[pairs].astype(np.float32), documents[pairs].astype(np.float32)
 
-    def places_of(self, rows: Int64[np.ndarray, " some"]) -> tuple[Int64[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
+    def places_of(
+        self, rows: Int64[np.ndarray, " some"]
+    ) -> tuple[Int64[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
         """Find texts that are negatives: hard negatives, or documents of pairs.
 
         Args:

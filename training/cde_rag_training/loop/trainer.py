@@ -23,6 +23,7 @@ from cde_rag_training.loop.guard import ContextGuard, enough_memory, not_finite
 from cde_rag_training.loop.held_out import RetrievalRows, mean_of, retrieval
 from cde_rag_training.loop.logs import Board, Log
 from cde_rag_training.loop.mini_batches import Cutter
+from cde_rag_training.loop.prefixes import Prefixes
 from cde_rag_training.loop.optimiser import Optimiser, groups_of
 from cde_rag_training.loop.state import RunProgress, State, StateFile
 from cde_rag_training.losses.objective import Objective, Teacher
@@ -167,13 +168,19 @@ class Trainer:
     def _new_gradients(self, teacher: Teacher | None) -> Gradients:
         size, stages = self._machine.mini_batch_size, self._stages
         finished = self.phase.rates.first_stage == 0
+        prefixes = Prefixes(self._prepared, self.phase.sources, stages)
         folder = self._run.output / "first-stage"
         return Gradients(
             stages,
-            Cutter(self._prepared, stages, mini_batch_size=size),
+            Cutter(self._prepared, stages, prefixes=prefixes, mini_batch_size=size),
             Objective(self.phase.loss, self.phase.filter, self._prepared, device=stages.device, start=teacher),
-            vectors=FirstStageVectors(stages, self._prepared, folder, mini_batch_size=size) if finished else None,
+            vectors=(
+                FirstStageVectors(stages, self._prepared, folder, prefixes=prefixes, mini_batch_size=size)
+                if finished
+                else None
+            ),
             context_dropout=self.phase.context_dropout,
+            dropout_by_text=self.phase.context_dropout_by == "text",
             caching=self._machine.gradient_caching,
             mini_batch_size=size,
             seed=[self._run.config.seed, self._progress.phase],
@@ -257,9 +264,13 @@ class Trainer:
         found = dict(zip(names, averages(own, device=self._stages.device), strict=True))
         row = {name: value for name, value in found.items() if not math.isnan(value)}
         tokens, siblings = (round(found[name] * count()) for name in ("tokens", "siblings"))
-        return {**row, "tokens": tokens, "siblings": siblings, "context": len(batch.context), "corpus": batch.corpus} | (
-            {"filled": batch.random_negatives} if batch.hard_negatives.size else {}
-        )
+        return {
+            **row,
+            "tokens": tokens,
+            "siblings": siblings,
+            "context": len(batch.context),
+            "corpus": batch.corpus,
+        } | ({"filled": batch.random_negatives} if batch.hard_negatives.size else {})
 
     def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
         """Compute the batch's loss under the null context and under another batch's, before the update."""

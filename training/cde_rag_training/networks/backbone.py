@@ -75,7 +75,9 @@ def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartC
             f"backbone, found {layers} and {first}."
         )
     size = CONTEXT_SIZE if config.context_size is None else config.context_size
-    chosen: dict[str, Any] = {} if config.soft_tokens is None else {"soft_tokens": config.soft_tokens}
+    names = ["soft_tokens", "tokens_per_document", *(["context_positions"] if sizes["family"] == MODERN_BERT else [])]
+    asked = {name: getattr(config, name) for name in names}
+    chosen: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     model = TwoWayConfig(
         **{**sizes, "layers": layers, **chosen},
         first_stage_layers=None if first == layers else first,
@@ -157,7 +159,9 @@ def _global_every(value: Mapping[str, Any], where: str) -> int:
     places = [place for place, kind in enumerate(kinds) if kind == "full_attention"]
     every = places[1] if len(places) > 1 else len(kinds)
     if places != list(range(0, len(kinds), every)):
-        raise ModelError(f"{where}: expected every so manieth layer to be global, found {places}. It cannot be trained.")
+        raise ModelError(
+            f"{where}: expected every so manieth layer to be global, found {places}. It cannot be trained."
+        )
     return every
 
 

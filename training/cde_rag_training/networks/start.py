@@ -103,6 +103,8 @@ def start_settings(network: TwoStage | TwoWay) -> dict[str, Any]:
         "first_stage_layers": config.of_first_stage.layers,
         "context_size": config.trained_context_size,
         "soft_tokens": config.soft_tokens,
+        "tokens_per_document": config.tokens_per_document,
+        "context_positions": config.is_modern and config.context_positions,
     }
 
 
