@@ -61,7 +61,8 @@ class Context:
 
     Attributes:
         manifest: Model, sample and fingerprint.
-        context_embeddings: First-stage vectors of the context documents; no rows for the null context.
+        context_embeddings: First-stage vectors of the context documents, several of one after the other where the
+            model has several tokens per document; no rows for the null context.
         counts: Number of occurrences of each document in the sample.
         digests: sha256 of each document.
     """
@@ -103,7 +104,7 @@ class Context:
             CorpusError: A document with a lone surrogate.
             TypeError: The seed is no whole number.
         """
-        expected, found = (len(documents), identity.dim), context_embeddings
+        expected, found = (len(documents), identity.context_dim), context_embeddings
         if not documents or found.shape != expected or found.dtype != np.float32 or not np.isfinite(found).all():
             raise ContextError(
                 f"A context needs finite float32 embeddings of shape {expected}, one row or more; found "
@@ -141,7 +142,7 @@ class Context:
             seed=0,
             documents_seen=0,
         )
-        return cls(manifest, np.empty((0, identity.dim), dtype=np.float32), counts, digests)
+        return cls(manifest, np.empty((0, identity.context_dim), dtype=np.float32), counts, digests)
 
     @classmethod
     def generic(cls, model: ReadsContexts) -> "Context":
@@ -296,7 +297,7 @@ def _problem(manifest: ContextManifest, tensors: Mapping[str, np.ndarray]) -> st
     """Return a description of the first problem in a context's content, or None."""
     size = len(tensors.get("counts", ()))
     expected = {
-        "context_embeddings": ("float32", (size, manifest.identity.dim)),
+        "context_embeddings": ("float32", (size, manifest.identity.context_dim)),
         "counts": ("int64", (size,)),
         "digests": ("uint8", (size, 32)),
     }

@@ -10,8 +10,14 @@ from jaxtyping import Float32
 
 PLAIN: Final = "none"  # the context attention of a plain model
 ARITHMETIC: Final = "arithmetic"  # that of a plain model whose vectors are mapped by a corpus, or mixed with siblings'
-_FACTS: Final = ("windows", "sibling_weight", "corpus_map")  # are written at the end of the semantics
+_FACTS: Final = (
+    "windows",
+    "sibling_weight",
+    "corpus_map",
+    "tokens_per_document",
+)  # are written at the end of the semantics
 _WINDOWS: Final = "; windows mean"
+_TOKENS: Final = re.compile(r"(.*); ([1-9][0-9]*) tokens per document", re.DOTALL)
 _ARITHMETIC: Final = re.compile(r"(.*); siblings ([0-9.e+-]+); corpus (none|whitened)", re.DOTALL)
 
 
@@ -36,6 +42,7 @@ class ModelIdentity:
             cut.
         sibling_weight: Weight of the siblings' mean in a vector, by arithmetic; the document's own vector has 1.
         corpus_map: True if vectors are mapped by a sample of the corpus, by arithmetic.
+        tokens_per_document: Context embeddings of each context document.
     """
 
     name: str
@@ -52,6 +59,12 @@ class ModelIdentity:
     windows: bool = False
     sibling_weight: float = 0.0
     corpus_map: bool = False
+    tokens_per_document: int = 1
+
+    @property
+    def context_dim(self) -> int:
+        """Length of a context document's row: all its embeddings, one after the other."""
+        return self.tokens_per_document * self.dim
 
     @property
     def is_plain(self) -> bool:
@@ -70,7 +83,8 @@ class ModelIdentity:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that fingerprints and Contexts hold: windows and arithmetic are in the semantics."""
         written = asdict(self)
-        windows, weight, mapped = (written.pop(name) for name in _FACTS)
+        windows, weight, mapped, tokens = (written.pop(name) for name in _FACTS)
+        written["semantics"] += f"; {tokens} tokens per document" if tokens > 1 else ""
         written["semantics"] += _WINDOWS * windows
         if self.attention == ARITHMETIC:
             written["semantics"] += f"; siblings {weight!r}; corpus {'whitened' if mapped else 'none'}"
@@ -94,7 +108,10 @@ class ModelIdentity:
             semantics = found[1]
             facts |= {"sibling_weight": float(found[2]), "corpus_map": found[3] == "whitened"}
         facts["windows"] = semantics.endswith(_WINDOWS)
-        made = cls(**{**written, "semantics": semantics.removesuffix(_WINDOWS)}, **facts)
+        semantics = semantics.removesuffix(_WINDOWS)
+        if (found := _TOKENS.fullmatch(semantics)) is not None:
+            semantics, facts["tokens_per_document"] = found[1], int(found[2])
+        made = cls(**{**written, "semantics": semantics}, **facts)
         if made.to_json() != written:
             raise ValueError(f"semantics that are written otherwise: {written['semantics']!r}")
         return made

@@ -228,7 +228,7 @@ class CDEModel(Model):
             CorpusError: A text is blank or holds a lone surrogate.
             ValueError: `mini_batch_size` is below 1.
         """
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        vectors = np.empty((len(texts), self.identity.context_dim), dtype=np.float32)
         tokenized = self.tokenizer(texts, self.config.first_stage_max_length, prefix=self._prefixes[DOCUMENT])
         rows = [tokens.ids for tokens in tokenized]
         for bucket in tight_buckets([len(row) for row in rows], mini_batch_size):

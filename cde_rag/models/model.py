@@ -106,7 +106,7 @@ class Model(ABC):
     @property
     def fixed(self) -> tuple[Sequence[str], Float32[np.ndarray, "fixed dim"]]:
         """Texts whose vectors every Context of the model holds, by which it is known again; none for most models."""
-        return (), np.empty((0, self.dim), np.float32)
+        return (), np.empty((0, self.identity.context_dim), np.float32)
 
     def known(self, context: Context) -> "Model":
         """Return the model under the identity that it has in a Context of an earlier run.

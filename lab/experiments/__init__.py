@@ -92,7 +92,7 @@ ON_SETS = {
         "How many documents does a context need, and what do they cost?", "figure 16", context_size.run_size
     ),
     "context-tokens": SetsExperiment(
-        "How much of each context document has to be read?", "figure 18", context_size.run_tokens
+        "How much of each context document has to be read?", "ours", context_size.run_tokens
     ),
     "context-choice": SetsExperiment(
         "Does it matter which documents a context is made of?", "ours", context_choice.run

@@ -1,4 +1,4 @@
-"""Effect and cost of the context's number of documents and of their length (paper figures 16 and 18)."""
+"""Effect and cost of the context's number of documents and of their length (paper figure 16, and ours)."""
 
 import time
 from collections.abc import Callable, Sequence

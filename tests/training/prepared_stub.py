@@ -88,4 +88,9 @@ def prepared_stub(folder: Path, pairs: list[Pair] | None = None) -> Prepared:
         settings={},
     )
     arrays |= {"tokens": texts.ids, "token_starts": texts.starts}
+    if width:
+        texts_of = {number: text for text, number in rows.items()}
+        held = np.unique(arrays["hard_negatives"][arrays["hard_negatives"] >= 0])
+        vectors = stub_vectors([texts_of[number] for number in held.tolist()])
+        arrays |= {"negative_rows": held, "negative_vectors": vectors.astype(np.float16)}
     return Prepared.save(folder, arrays, facts, tiny_tokenizer())

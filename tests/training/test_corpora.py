@@ -195,21 +195,26 @@ def test_data_without_parents_has_batches_without():
     assert not any("parents" in batch.corpus or any(batch.siblings) for batch in drawn)
 
 
-def test_hard_negatives_are_of_all_pairs_or_of_none_and_never_beside_siblings_or_titles():
+def test_hard_negatives_are_filled_up_and_never_beside_siblings_or_titles():
+    """As many of each pair as the one with the most has; pairs with fewer get random documents of their source."""
     prepared = made_pairs()
     found = Counter()
     transformations = TransformationConfig(titled_share=0.3)
     for batch in batches(Corpora(prepared, config(hard_negatives=2, transformations=transformations), seed=0), 200):
         own = prepared.hard_negatives[batch.pairs]
         given = any(batch.siblings) or batch.transformation.titled
-        fewest = 0 if given else (own >= 0).sum(axis=1).min()
-        assert batch.hard_negatives.shape == (16, fewest)
-        assert all(
-            set(row) <= set(rest) - {-1} and len(set(row)) == fewest
-            for row, rest in zip(batch.hard_negatives, own, strict=True)
-        )
-        found[SOURCES[prepared.sources[batch.pairs[0]]]] += fewest
-    assert found["docs"] > 20  # where each pair has one
+        most = 0 if given else (own >= 0).sum(axis=1).max()
+        assert batch.hard_negatives.shape == batch.own_negatives.shape == (16, most)
+        source = prepared.sources == prepared.sources[batch.pairs[0]]
+        of_source = set(prepared.documents[source].tolist())
+        for row, rest, kept, document in zip(
+            batch.hard_negatives, own, batch.own_negatives, prepared.documents[batch.pairs], strict=True
+        ):
+            assert len(set(row.tolist())) == most
+            assert set(row[kept].tolist()) == set(rest.tolist()) - {-1} or most < (rest >= 0).sum()
+            assert set(row[~kept].tolist()) <= of_source - {document}
+        found[SOURCES[prepared.sources[batch.pairs[0]]]] += batch.random_negatives
+    assert min(found.values()) > 20
     assert Corpora(prepared, config(hard_negatives=0), seed=0).batch(0).hard_negatives.shape == (16, 0)
 
 

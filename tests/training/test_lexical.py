@@ -24,6 +24,22 @@ def test_equals_bm25(pairs, seed):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@settings(max_examples=30)
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=2, max_size=8), st.integers(0, 9))
+def test_hard_negatives_weigh_as_documents_do(pairs, seed):
+    """The formula for other texts gives bm25s's weights where these are the documents themselves."""
+    queries, documents = [query for query, _ in pairs], [f"{document} boat" for _, document in pairs]
+    places = np.random.default_rng(seed).permutation(len(pairs))[: max(1, len(pairs) - 2)]
+    lexical = lexical_pairs(queries, documents, documents)
+    batch = np.arange(len(pairs))
+    expected = lexical.scores_of_documents(batch, places)
+    np.testing.assert_allclose(lexical.scores_of_negatives(batch, places), expected, atol=1e-5)
+    np.testing.assert_array_equal(expected, lexical.scores(batch)[:, places])
+    assert lexical_pairs(queries, documents, ["unheard"]).scores_of_negatives(batch, np.array([0])).max() == 0
+    with pytest.raises(ValueError, match="Expected BM25 weights of hard negatives"):
+        lexical_pairs(queries, documents).scores_of_negatives(batch, places)
+
+
 def test_documents_without_words():
     pairs = lexical_pairs(["river", ""], ["river delta", "the"])
     scores = pairs.scores(np.array([1, 0]))

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from prepared_stub import prepared_stub, stub_pairs
 
+from cde_rag import CDEError
 from cde_rag_training.config import LossConfig
-from cde_rag_training.corpora.batch import Batch
+from cde_rag_training.corpora.batch import Batch, hard_negatives_of
 from cde_rag_training.corpora.filtering import FilterConfig
-from cde_rag_training.data.lexical import LexicalPairs
+from cde_rag_training.data.lexical import LexicalPairs, lexical_pairs
 from cde_rag_training.data.transformations import PLAIN
 from cde_rag_training.losses.loss import contrastive_loss, distillation_loss, improved_contrastive_loss, mixture
 from cde_rag_training.losses.objective import Objective
@@ -70,6 +71,88 @@ def test_hard_negatives_that_answer_the_query_are_none(prepared):
     objective = Objective(LossConfig(), NONE, prepared, device=CPU)
     found = masked(objective, batch_of(prepared, range(6), negatives=2))
     assert {(row, column) for row, column in found if column >= 6} == {(0, 6), (1, 6), (2, 11), (3, 11)}
+
+
+def partition(prepared, batch, temperature, queries, documents, negatives, *, margin):
+    """Equation 4 of the paper over documents and hard negatives, by arrays and loops; S(q, d) by the surrogate."""
+    size, width = batch.hard_negatives.shape
+    asked, told = (each.astype(np.float64) for each in prepared.filter_vectors_of(batch.pairs))
+    others = prepared.negative_vectors_of(batch.hard_negatives.ravel()).astype(np.float64)
+    losses = []
+    for row in range(size):
+        own = np.exp(queries[row] @ documents[row] / temperature)
+        total = own
+        for column in range(size):
+            in_set = asked[row] @ told[column] >= asked[row] @ told[row] + margin
+            if column != row and not in_set:
+                total += np.exp(queries[row] @ documents[column] / temperature)
+        for column in range(size * width):
+            is_own = column // width == row and not batch.filled[row, column % width]
+            in_set = asked[row] @ others[column] >= asked[row] @ told[row] + margin
+            same = batch.hard_negatives[row if is_own else column // width, column % width] == batch.documents[row]
+            if is_own or not (in_set or same):
+                total += np.exp(queries[row] @ negatives[column] / temperature)
+        losses.append(-np.log(own / total))
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2])
+@pytest.mark.parametrize("own_filter", [False, True])
+def test_hard_negatives_of_others_are_filtered_and_own_ones_stay(tmp_path, margin, own_filter):
+    pairs = [replace(pair, hard_negatives=()) for pair in stub_pairs(6)]
+    texts = ["river boat", "bank loan", "rate of money", "fish", "the interest"]
+    for number, text in enumerate(texts):
+        pairs[number] = replace(pairs[number], hard_negatives=(text, f"{text} in flood")[: 1 + number % 2])
+    prepared = prepared_stub(tmp_path, pairs)
+    if own_filter:
+        sides = [embeddings(6, seed).numpy().astype(np.float16) for seed in (5, 6)]
+        object.__setattr__(prepared, "filter_query_vectors", sides[0])
+        object.__setattr__(prepared, "filter_document_vectors", sides[1])
+    random = np.random.default_rng(0)
+    hard, filled = hard_negatives_of(prepared, np.arange(6), np.arange(6), 2, random)
+    batch = replace(batch_of(prepared, range(6)), hard_negatives=hard, filled=filled)
+    assert filled.sum() == 2 + 2 + 1
+    objective = Objective(LossConfig(temperature=0.3), FilterConfig(margin=margin), prepared, device=CPU)
+    mask = objective.mask(batch)
+    always = Objective(LossConfig(), NONE, prepared, device=CPU).mask(batch)
+    assert not always[:, 6:][:, ~filled.ravel()].any()
+    assert mask[:, 6:].any()
+    vectors = embeddings(24, 3)
+    arrays = [part.double().numpy() for part in vectors.split([6, 6, 12])]
+    found = objective.of(batch, slice(0, 6))(vectors)
+    expected = partition(prepared, batch, 0.3, *arrays, margin=margin)
+    assert float(found) == pytest.approx(expected, abs=1e-5)
+    own = [(row, 6 + 2 * row + slot) for row in range(6) for slot in range(2) if not filled[row, slot]]
+    assert not any(mask[place] for place in own)
+
+
+def test_what_lacks_vectors_of_hard_negatives_is_named(prepared):
+    object.__setattr__(prepared, "negative_rows", None)
+    with pytest.raises(CDEError, match="expected surrogate embeddings of hard negatives.*Prepare the data again"):
+        Objective(LossConfig(), NONE, prepared, device=CPU).mask(batch_of(prepared, range(6), negatives=2))
+
+
+def test_agreement_reads_hard_negatives_too(prepared):
+    """BM25 of the query with a hard negative, or with a document in its place, as bm25s has it over the documents."""
+    queries, documents = (
+        [prepared.text(row) for row in rows.tolist()] for rows in (prepared.queries, prepared.documents)
+    )
+    negatives = [prepared.text(row) for row in prepared.negative_rows.tolist()]
+    object.__setattr__(prepared, "lexical", lexical_pairs(queries, documents, negatives))
+    objective = Objective(LossConfig(), FilterConfig(rule="agreement"), prepared, device=CPU)
+    batch = batch_of(prepared, range(6), negatives=1)
+    batch.hard_negatives[4] = batch.documents[1]
+    batch = replace(batch, filled=np.arange(6)[:, None] == 4)
+    rows = batch.hard_negatives.ravel()
+    lexical = objective._lexical_of_negatives(batch.pairs, rows)
+    torch.testing.assert_close(lexical[:, 4], torch.from_numpy(prepared.lexical.scores(batch.pairs))[:, 1])
+    held, told = (torch.from_numpy(each) for each in prepared.filter_vectors_of(batch.pairs))
+    own = torch.from_numpy(prepared.lexical.scores(batch.pairs)).diagonal()[:, None]
+    cosines = held @ torch.from_numpy(prepared.negative_vectors_of(rows)).T
+    expected = (cosines >= (held * told).sum(1, keepdim=True)) & (lexical >= own) & (lexical > 0)
+    always = Objective(LossConfig(), NONE, prepared, device=CPU).mask(batch)
+    expected &= ~torch.eye(6, dtype=torch.bool) | torch.from_numpy(batch.filled)
+    assert torch.equal(objective.mask(batch)[:, 6:], always[:, 6:] | expected)
 
 
 def test_what_is_shown_decides_which_queries_are_the_same(prepared):

@@ -26,6 +26,7 @@ def packed(batch_size=10, exponent=1.0, context=CONTEXT, **fields):
 def test_an_epoch_has_every_pair_once_and_the_next_is_another(batch_size, order, seed):
     batches = packed(batch_size, order=order, seed=seed)
     count = sum(size // batch_size for size in (90, 60, 70))
+    assert batches.per_epoch == count
     epochs = [[batches.batch(epoch * count + place) for place in range(count)] for epoch in range(2)]
     for epoch in epochs:
         pairs = np.concatenate([batch.pairs for batch in epoch])
@@ -45,7 +46,9 @@ def test_pairs_are_shown_as_they_are_in_the_context_of_their_batch():
         assert len(set(batch.context.tolist())) == len(batch.context) == min(8, len(set(batch.documents.tolist())))
         assert not any(batch.siblings)
         assert batch.transformation == PLAIN
-        assert batch.hard_negatives.shape == (10, (PREPARED.hard_negatives[batch.pairs, 0] >= 0).all())
+        assert batch.hard_negatives.shape == (10, (PREPARED.hard_negatives[batch.pairs, 0] >= 0).any())
+        lacking = (PREPARED.hard_negatives[batch.pairs, 0] < 0).sum()
+        assert batch.random_negatives == (lacking if batch.hard_negatives.size else 0)
     first = [int(packed(seed=seed).batch(0).context[0]) for seed in range(9)]
     places = [packed(seed=seed).batch(0).documents.tolist().index(row) for seed, row in enumerate(first)]
     assert len(set(places)) > 2  # in random order

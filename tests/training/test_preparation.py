@@ -147,6 +147,61 @@ def test_lexical_pairs(prepared):
     np.testing.assert_array_equal(found.lexical.scores(batch), lexical.scores(batch))
 
 
+def with_negatives(number, pair):
+    texts = (f"a river of {number % 5}", f"the bank in {pair.document}")
+    return replace(pair, hard_negatives=texts[: number % 3])
+
+
+@pytest.mark.parametrize("dims", [None, 5])
+@pytest.mark.parametrize("other", [False, True])
+def test_hard_negatives_and_a_surrogate_of_the_filter(tmp_path, dims, other):
+    """Each hard negative has a vector where the filter compares it; the clusters know nothing of the filter."""
+    pairs = [with_negatives(number, pair) for number, pair in enumerate(stub_pairs(60))]
+    config, filtering = replace(CONFIG, dims=dims, lexical=True), None
+    if other:
+        config = replace(config, filter_surrogate="other")
+
+        def filtering(texts):
+            return stub_vectors([text[::-1] for text in texts])[:, :7]
+
+    found = prepare(pairs, TOKENIZER, tmp_path, config, surrogate=Surrogate(), filter_surrogate=filtering)
+    plain = prepare(pairs, TOKENIZER, tmp_path / "plain", replace(config, filter_surrogate=""), surrogate=Surrogate())
+    np.testing.assert_array_equal(found.clusters, plain.clusters)
+    rows, texts = found.hard_negatives, [pair.hard_negatives for pair in pairs]
+    flat = np.array([row for some, has in zip(rows.tolist(), texts, strict=True) for row in some[: len(has)]])
+    flat_texts = [text for some in texts for text in some]
+    vectors, sides = found.negative_vectors_of(flat), found.filter_vectors_of(np.arange(len(pairs)))
+    if other:
+        np.testing.assert_allclose(vectors, filtering(flat_texts) / norms(filtering(flat_texts)), atol=1e-3)
+        documents = filtering([pair.document for pair in pairs])
+        np.testing.assert_allclose(sides[1], documents / norms(documents), atol=1e-3)
+    else:
+        full, queries = stub_vectors(flat_texts), stub_vectors([pair.query for pair in pairs])
+        documents = stub_vectors([pair.document for pair in pairs])
+        if dims is not None:  # the directions of the pairs, by a singular value decomposition
+            directions = np.linalg.svd(np.concatenate([queries, documents]))[2][:dims].T
+            full, queries = (each @ directions / norms(each @ directions) for each in (full, queries))
+        np.testing.assert_allclose(vectors @ sides[0].T, full @ queries.T, atol=3e-3)
+        assert found.filter_query_vectors is None
+    everyone = found.negative_vectors_of(np.asarray(found.documents))
+    np.testing.assert_array_equal(everyone, sides[1])
+    with pytest.raises(KeyError, match="hard negatives with vectors or of documents"):
+        found.negative_vectors_of(np.array([found.queries[0]]))
+    assert Prepared.load(tmp_path).negative_rows.tolist() == sorted(set(flat.tolist()))
+    assert found.lexical.scores_of_negatives(np.arange(60), np.arange(len(found.negative_rows))).max() > 0
+
+
+def norms(vectors):
+    return np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_a_surrogate_of_the_filter_has_a_name(tmp_path):
+    for name, surrogate in (("", stub_vectors), ("other", None)):
+        config = replace(CONFIG, filter_surrogate=name)
+        with pytest.raises(ValueError, match="Give both or none"):
+            prepare(stub_pairs(20), TOKENIZER, tmp_path, config, surrogate=Surrogate(), filter_surrogate=surrogate)
+
+
 def test_the_same_again_does_nothing_and_gives_the_same_bytes(tmp_path):
     made(tmp_path / "a")
     before = files(tmp_path / "a")

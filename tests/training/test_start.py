@@ -99,7 +99,7 @@ def test_a_bert_becomes_a_model(tmp_path):
 def test_a_bert_without_its_sizes_is_named(tmp_path):
     folder = bert_folder(tmp_path / "bert")
     (folder / "config.json").write_text('{"model_type": "bert", "vocab_size": 64}')
-    with pytest.raises(ModelError, match=r"expected the sizes of a BERT .* 'hidden_size'"):
+    with pytest.raises(ModelError, match=r"expected the sizes of a BERT .* 'num_hidden_layers'"):
         load_start(StartConfig(model=str(folder)), seed=0)
 
 

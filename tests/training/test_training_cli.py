@@ -20,7 +20,7 @@ from cde_rag_training.clustering.surrogate import minilm
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.presets import PRESETS, preset, preset_text
 
-COMMANDS = "questions prepare cluster inspect train presets interpolate rotate adapt".split()
+COMMANDS = "questions mine prepare cluster inspect train presets interpolate rotate adapt".split()
 RECIPE = """
 [start]
 model = {model}
@@ -117,11 +117,25 @@ def test_presets_are_recipes_that_say_what_they_are(name: str, run: Run):
 
 
 def test_the_small_preset_is_the_papers():
-    (phase,) = preset("paper-small").phases
+    start, (phase,) = preset("paper-small").start, preset("paper-small").phases
+    assert (start.attention, start.limit_layers, start.context_size, start.max_length) == ("two_way", 6, 64, 64)
     assert (phase.packing.batch_size, phase.loss.temperature, phase.rates.encoder) == (512, 0.02, 2e-5)
     assert (phase.corpora.context.smallest, phase.corpora.context.largest) == (64, 64)
-    assert round(phase.schedule.updates * phase.schedule.warmup) == 1000
+    assert (phase.schedule.epochs, phase.schedule.warmup_updates) == (3, 1000)
     assert (phase.filter.rule, phase.filter.margin) == ("relative", 0.0)
+
+
+def test_the_other_presets_are_the_papers_too():
+    """Paper §5 and §6; GTE §3.3 and §3.4, table 3."""
+    start, (weak, strong) = preset("paper-large").start, preset("paper-large").phases
+    assert (start.context_size, start.max_length, weak.packing.order) == (512, 512, "tour")
+    assert [(each.corpora.hard_negatives, each.schedule.epochs) for each in (weak, strong)] == [(0, 3), (1, 4)]
+    weak, strong = preset("gte").phases
+    assert {(each.loss.kind, each.loss.temperature, each.packing.source_exponent) for each in (weak, strong)} == {
+        ("improved", 0.01, 0.5)
+    }
+    assert [each.packing.batch_size for each in (weak, strong)] == [16384, 128]
+    assert (strong.corpora.hard_negatives, strong.rates.encoder) == (15, weak.rates.encoder / 10)
 
 
 def test_from_pairs_to_a_model(run: Run, pairs: Path, model: Path, recipe: Path, tmp_path: Path):

@@ -1,5 +1,6 @@
 """Two-way models of either backbone go through the same trainer; adapters become a part of the weights."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +25,21 @@ from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way import checkpoint as two_way_checkpoint
 from cde_rag.models.two_way import files as published
-from cde_rag_training.config import AdaptersConfig, EvaluationConfig, RatesConfig, StartConfig
+from cde_rag_training.config import AdaptersConfig, EvaluationConfig, LossConfig, RatesConfig, StartConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.corpus_batches import Corpora
+from cde_rag_training.corpora.filtering import FilterConfig
+from cde_rag_training.loop.gradients import Gradients
+from cde_rag_training.loop.mini_batches import Cutter
 from cde_rag_training.loop.optimiser import groups_of
 from cde_rag_training.loop.training import Adapters, train
+from cde_rag_training.losses.loss import contrastive_loss
+from cde_rag_training.losses.objective import Objective
 from cde_rag_training.networks.stages import TextBatch, stages_of
 from cde_rag_training.networks.start import load_start
 from cde_rag_training.recipe import RecipeError
 
+OUTPUT = "second_stage_model.output_projection.2.bias"
 FAMILIES = {V1: "nomic_bert", V2: "modernbert"}
 
 
@@ -125,6 +133,66 @@ def test_dropped_context_embeddings_become_null(tmp_path):
         assert torch.equal(all_out[0], none)
 
 
+@pytest.mark.parametrize("name", [V1, V2])
+@pytest.mark.parametrize("caching", [True, False])
+def test_dropout_by_text_is_drawn_for_each_text(tmp_path, name, caching):
+    """Gradients are those of texts that are embedded one by one, each under its own context with null embeddings."""
+    folder = write_folder(tmp_path / "start", name, transductive_sequence_dropout_prob=0.005)
+    if name == V2:
+        state = load_file(folder / "model.safetensors")
+        state["second_stage_model.sequence_dropout_null_embedding"] = torch.randn(len(state[OUTPUT]))
+        save_file(state, folder / "model.safetensors")
+    prepared = prepared_with(tmp_path / "prepared", (folder / "tokenizer.json").read_text())
+    model = CDEModel.from_pretrained(folder, runtime="torch", dtype="float32")
+    network = model.network.requires_grad_()
+    stages = stages_of(network, model.tokenizer, device="cpu", precision="float32")
+    batch = Corpora(
+        prepared, replace(CORPORA, context=ContextConfig(smallest=4, largest=6, null_share=0.0)), seed=0
+    ).batch(0)
+    config, rule, size = LossConfig(temperature=0.3), FilterConfig(rule="none"), len(batch.pairs)
+    found = []
+    for mini_batch_size in (3, 50):
+        network.zero_grad()
+        objective = Objective(config, rule, prepared, device=stages.device)
+        Gradients(
+            stages,
+            Cutter(prepared, stages, mini_batch_size=mini_batch_size),
+            objective,
+            vectors=None,
+            context_dropout=0.4,
+            dropout_by_text=True,
+            caching=caching,
+            mini_batch_size=mini_batch_size,
+            seed=[7],
+        ).add(batch, 5)
+        found.append({key: value.grad.clone() for key, value in network.named_parameters() if value.grad is not None})
+    network.zero_grad()
+    drawn = np.random.default_rng([7, 5])
+    drawn.random(len(batch.context))  # of the batch's own draw, which is not used
+    dropped = torch.from_numpy(drawn.random((2 * size, model.context_size)) < 0.4)
+    context = network.read(*pad([stages.first_ids(prepared.texts[row]) for row in batch.context.tolist()]))
+    places = torch.arange(model.context_size) % len(context)
+    texts = [(row, QUERY) for row in batch.queries.tolist()] + [(row, DOCUMENT) for row in batch.documents.tolist()]
+    vectors = []
+    for number, (row, role) in enumerate(texts):
+        own = torch.where(dropped[number][:, None], network.second_stage.null_embedding, context[places])
+        ids, mask = pad([stages.second_ids(prepared.texts[row], role)])
+        vectors.append(network(ids, mask, role, network.second_stage.prepare(own[None])))
+    loss = contrastive_loss(*torch.cat(vectors).split(size), objective.mask(batch), 0.3)
+    loss.backward()
+    for gradients in found:
+        for key, value in network.named_parameters():
+            if value.grad is not None:
+                torch.testing.assert_close(gradients[key], value.grad, atol=2e-5, rtol=1e-3, msg=key)
+
+
+def test_a_one_way_model_drops_by_batch(tmp_path):
+    prepared = prepared_stub(tmp_path / "prepared")
+    run = config(start_folder(tmp_path / "start"), phase(2, context_dropout_by="text"))
+    with pytest.raises(RecipeError, match="expected context_dropout_by"):
+        train(prepared, run, tmp_path / "run")
+
+
 def test_without_a_null_embedding_there_is_always_a_context(tmp_path):
     folder = write_folder(tmp_path / "start", V2, transductive_sequence_dropout_prob=0.0)
     prepared = prepared_with(tmp_path / "prepared", (folder / "tokenizer.json").read_text())
@@ -141,6 +209,11 @@ def test_without_a_null_embedding_there_is_always_a_context(tmp_path):
         stages.prepare(torch.zeros(2, model.dim), [0, 1], [True, False])
 
 
+def backbone_config(name):
+    """The golden backbone's config as it would stand beside its weights: that of nomic-ai's code, or transformers'."""
+    return golden_config(name)["backbone_config"] | {"model_type": FAMILIES[name]}
+
+
 @pytest.mark.parametrize("name", [V1, V2])
 def test_a_new_model_starts_from_a_backbone(tmp_path, name):
     """Both stages hold the backbone's weights; what joins them is random, and the same for the same seed."""
@@ -151,7 +224,7 @@ def test_a_new_model_starts_from_a_backbone(tmp_path, name):
     }
     (tmp_path / "backbone").mkdir()
     save_file(tensors | {"head.dense.weight": torch.zeros(2)}, tmp_path / "backbone" / "model.safetensors")
-    (tmp_path / "backbone" / "config.json").write_text(f'{{"model_type": "{FAMILIES[name]}"}}')
+    (tmp_path / "backbone" / "config.json").write_text(json.dumps(backbone_config(name)))
     (tmp_path / "backbone" / "tokenizer.json").write_text(tiny_tokenizer())
     chosen = StartConfig(model=str(tmp_path / "backbone"), name="new", context_size=8, max_length=32)
     network, _, new_first_stage = load_start(chosen, seed=0)
@@ -170,7 +243,7 @@ def test_a_new_model_starts_from_a_backbone(tmp_path, name):
     assert model.context_size == 8
     model.prepare(Context.null(model))
     save_file({"model.some.weight": torch.zeros(2)}, tmp_path / "backbone" / "model.safetensors")
-    with pytest.raises(ModelError, match="expected one of the backbones"):
+    with pytest.raises(ModelError, match="expected the tensors of a .* layers, found no"):
         load_start(chosen, seed=0)
 
 

@@ -8,7 +8,6 @@ from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.config import (
-    DistillationConfig,
     EvaluationConfig,
     GuardConfig,
     LossConfig,
@@ -47,7 +46,7 @@ def config(start: Path, *phases, **fields):
     """A run that looks at everything often."""
     return TrainingConfig(
         **{
-            "start": StartConfig(model=str(start), name="made", distillation=DistillationConfig(updates=4)),
+            "start": StartConfig(model=str(start), name="made"),
             "phases": phases or (phase(),),
             "machine": MACHINE,
             "evaluation": EvaluationConfig(every=4, documents=20, queries=10, probe_every=2),

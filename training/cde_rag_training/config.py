@@ -15,25 +15,39 @@ from cde_rag_training.data.preparation import PrepareConfig
 from cde_rag_training.data.views import OWN
 from cde_rag_training.recipe import read_recipe
 
+ONE_WAY, TWO_WAY = "one_way", "two_way"  # kinds of context attention
+CONTEXT_SIZE, MAX_LENGTH, CONTEXT_LAYERS = 512, 256, 6  # of new models, where the recipe leaves them out
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     """Duration of a phase and its learning-rate schedule: linear warm-up, then linear decay to zero.
 
-    Where both a number of updates and a time are given, what ends first ends the phase. A schedule with a time depends
-    on the clock, so that only one without can be repeated bit by bit.
+    Where both a number of updates (or epochs) and a time are given, what ends first ends the phase. A schedule with a
+    time depends on the clock, so that only one without can be repeated bit by bit.
     """
 
-    updates: int = 1000  # 0: as many as the time allows
+    updates: int = 1000  # 0: as many as the epochs have, or the time allows
+    epochs: int = 0  # passes over all pairs, in place of updates; 0: by updates or time.   paper §5: 3
     minutes: float = 0.0  # of wall clock, resumed parts included; 0: as many as the updates need
-    warmup: float = 0.05  # share of the phase; paper §5: 1000 updates
+    warmup: float = 0.05  # share of the phase
+    warmup_updates: int = 0  # in place of that share; 0: by the share.   paper §5: 1000
 
     def __post_init__(self) -> None:
-        if min(self.updates, self.minutes) < 0 or self.updates + self.minutes == 0:
+        if min(self.updates, self.minutes, self.epochs, self.warmup_updates) < 0:
+            raise ValueError(f"Expected updates, epochs, minutes and warmup_updates of at least 0, found {self}.")
+        if self.updates + self.minutes + self.epochs == 0:
             raise ValueError(
                 f"Expected updates or minutes above 0, found {self.updates} updates and {self.minutes} minutes. Give "
-                "at least one of them."
+                "at least one of them, or epochs."
             )
+        if self.updates and self.epochs:
+            raise ValueError(
+                f"Expected updates or epochs, found {self.updates} updates and {self.epochs} epochs. Set updates to 0 to "
+                "count by epochs."
+            )
+        if self.warmup_updates and not self.updates + self.epochs:
+            raise ValueError("Expected updates or epochs with warmup_updates, found a time alone. Set warmup, a share.")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"Expected a warmup in 0 … 1, a share of the phase, found {self.warmup}.")
 
@@ -81,6 +95,19 @@ class LossConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """Task prefixes of one source, in place of those of its pairs; two-way models only.
+
+    The model's own, by role, are for all others: "search_query: " and "search_document: ". Also of use are
+    "classification: " and "clustering: ", on both sides.   paper §10.7
+    """
+
+    name: str = ""  # of the source
+    query_prefix: str | None = None  # None: as the pairs say; "": none
+    document_prefix: str | None = None  # likewise, of documents, hard negatives and context documents
+
+
+@dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
     """One phase of training, with data, batches, losses and rates of its own."""
 
@@ -93,7 +120,10 @@ class PhaseConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)
+    sources: tuple[SourceConfig, ...] = ()  # task prefixes by source
     context_dropout: float = 0.005  # probability that a context embedding is left out, paper §5
+    context_dropout_by: Literal["batch", "text"] = "batch"  # drawn once for a batch, or for each text as in the paper's
+    # code, which puts the null embedding in its place: two-way models only
     average: float = (
         0.0  # decay of the weights' moving average, which the phase ends with; 0: it ends with the last ones
     )
@@ -103,6 +133,9 @@ class PhaseConfig:
             raise ValueError(
                 f"Expected context_dropout and average in 0 … 1, found {self.context_dropout} and {self.average}."
             )
+        names = [each.name for each in self.sources]
+        if len(set(names)) < len(names) or "" in names:
+            raise ValueError(f"Expected sources of different names, found {names}. Name each one.")
         if self.loss.teacher == "surrogate" and self.batches == "corpora" and self.corpora.views != OWN:
             raise ValueError(
                 'Expected pairs that are shown with their own queries, whose scores the teacher "surrogate" has, found '
@@ -129,17 +162,28 @@ class DistillationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig:
-    """Start model of a run."""
+    """Start model of a run.
+
+    Settings that are None have the default of the model that is made, or the value that a finished model has; another
+    value than a finished model's is refused.
+    """
 
     model: str = "minilm"  # a bundled model, a model's folder, "minilm", or a folder of a BERT, NomicBERT or ModernBERT
     name: str = "trained"  # of the model that is made
+    attention: Literal["one_way", "two_way"] | None = (
+        None  # None: one_way from a BERT, two_way (paper §4.2) from others
+    )
     distillation: DistillationConfig = field(default_factory=DistillationConfig)  # where the first stage is new
-    context_size: int = 512  # documents that a new two-way model is for, paper §5
-    max_length: int = 256  # tokens of a text that a new model reads
-    context_layers: int = 6  # topmost layers of a new one-way model whose text attends to context and siblings
-    first_stage_layers: int = 1  # of a new one-way model, from the bottom; 0: word and position embeddings alone
-    lead_share: float = 0.0  # of a new one-way model: what of the siblings' weight in the output the first has
-    full_likeness: float = 0.0  # of a new one-way model: of a corpus, from which on siblings have their whole weight
+    limit_layers: int | None = None  # of the second stage, from the bottom; None: all.   paper §5: 6 or 12
+    first_stage_layers: int | None = None  # None: as many, paper §5; of one-way models 1 (0: word embeddings alone)
+    context_size: int | None = None  # documents that a new two-way model is for; None: 512, paper §5 (64 in the small)
+    tokens_per_document: int | None = None  # context embeddings of each, a total of context_size times so many; None: 1
+    context_positions: bool | None = None  # None, True: a new ModernBERT's context has an order; False: none, as paper
+    soft_tokens: int | None = None  # learned tokens of a new two-way model; None: 8, the paper's code
+    max_length: int | None = None  # tokens of a text that a new model reads; None: 256.   paper §5: 512, or 64
+    context_layers: int | None = None  # topmost layers of a new one-way model that attend to context; None: 6
+    lead_share: float | None = None  # of a new one-way model: what of the siblings' weight in the output the first has
+    full_likeness: float | None = None  # of a new one-way model: of a corpus, from which siblings have all their weight
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cde_rag.errors import MissingExtraError, how_to_install, require
-from cde_rag.models.two_way.config import (
-    GLOBAL_THETA,
-    LOCAL_THETA,
-    MODERN_EPS,
-    NOMIC_EPS,
-    NOMIC_THETA,
-    TwoWayConfig,
+from cde_rag.models.two_way.config import BERT, TwoWayConfig
+from cde_rag.models.two_way.layers import (
+    BertLayers,
+    Layers,
+    ModernLayers,
+    NomicLayers,
+    NomicLayersByHead,
+    PreparedKeys,
 )
-from cde_rag.models.two_way.layers import Layers, ModernLayers, NomicLayers, NomicLayersByHead, PreparedKeys
 
 EXTRA = "transformers"
 OLDEST = (5, 5)  # version of transformers that has both backbones
@@ -80,6 +80,9 @@ class Backbone(nn.Module):
 class ModernBert(Backbone):
     """ModernBERT. Text is normalised by itself and then again with the given tokens; positions run through.
 
+    So the order of a context matters, and in local layers the text does not see it. Without context positions all
+    context documents stand at position 0, in local layers too, and their order changes nothing.
+
     Source: cde/model.py, whose second stage passes embedded text to a module that embeds.
     """
 
@@ -93,12 +96,12 @@ class ModernBert(Backbone):
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
             max_position_embeddings=config.max_positions,
-            norm_eps=MODERN_EPS,
+            norm_eps=config.norm_eps,
             local_attention=config.window,
             layer_types=["sliding_attention" if each else "full_attention" for each in local],
             rope_parameters={
-                "full_attention": {"rope_type": "default", "rope_theta": GLOBAL_THETA},
-                "sliding_attention": {"rope_type": "default", "rope_theta": LOCAL_THETA},
+                "full_attention": {"rope_type": "default", "rope_theta": config.rotary_theta()},
+                "sliding_attention": {"rope_type": "default", "rope_theta": config.rotary_theta(local=True)},
             },
             pad_token_id=None,
             bos_token_id=None,
@@ -108,7 +111,7 @@ class ModernBert(Backbone):
             attn_implementation="sdpa",
         )
         native = transformers.ModernBertModel(sizes)
-        super().__init__(native, ModernLayers(native, config.heads, config.window))
+        super().__init__(native, ModernLayers(native, config.heads, config.window, config.unplaced))
 
     def read_after(
         self,
@@ -117,12 +120,15 @@ class ModernBert(Backbone):
         mask: Bool[Tensor, "batch sequence"],
     ) -> Float[Tensor, "batch sequence dim"]:
         """Compute the states of given tokens and text; the text is normalised once more than the given tokens."""
+        if self.layers.unplaced:  # the native class knows no positions in its windows
+            sequence = torch.cat([self.layers.embed_given(given.to(self.dtype)), self.layers.embed_text(ids)], dim=1)
+            return self.layers.run(sequence, mask)[0]
         sequence = torch.cat([given.to(self.dtype), self.native.embeddings(input_ids=ids)], dim=1)
         return self.native(inputs_embeds=sequence, attention_mask=mask).last_hidden_state
 
 
 class NomicBert(Backbone):
-    """NomicBERT. Given tokens get no token type; the first `trained_context_size` of a sequence are unrotated.
+    """NomicBERT. Given tokens get no token type; those of a context as in training are unrotated.
 
     So the order of a full context changes nothing. With fewer context embeddings, some of the text is unrotated too.
 
@@ -138,14 +144,14 @@ class NomicBert(Backbone):
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
             max_position_embeddings=config.max_positions,
-            layer_norm_eps=NOMIC_EPS,
-            rope_parameters={"rope_type": "default", "rope_theta": NOMIC_THETA},
+            layer_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rotary_theta()},
             attn_implementation="sdpa",
         )
         native = transformers.NomicBertModel(sizes)
         kind = NomicLayersByHead if config.by_head else NomicLayers
-        super().__init__(native, kind(native, config.heads, config.trained_context_size))
-        self.unrotated = config.trained_context_size
+        super().__init__(native, kind(native, config.heads, config.unplaced))
+        self.unrotated = config.unplaced
 
     def read_after(
         self,
@@ -202,6 +208,47 @@ class NomicBertByHead(NomicBert):
         return layers.run(sequence, mask)[0]
 
 
+class Bert(Backbone):
+    """BERT. Given tokens get no position and no token type; the text counts its positions from 0, as by itself.
+
+    So the order of a context changes nothing (paper §4.2, position-agnostic embedding).
+    """
+
+    def __init__(self, config: TwoWayConfig) -> None:
+        transformers = _transformers()
+        sizes = transformers.BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.dim,
+            intermediate_size=config.intermediate,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            max_position_embeddings=config.max_positions,
+            layer_norm_eps=config.norm_eps,
+            hidden_dropout_prob=0.0,  # as in the paper's code: disable_dropout
+            attention_probs_dropout_prob=0.0,
+            attn_implementation="sdpa",
+        )
+        native = transformers.BertModel(sizes, add_pooling_layer=False)
+        super().__init__(native, BertLayers(native, config.heads))
+
+    def read_after(
+        self,
+        given: Float[Tensor, "batch given dim"],
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch sequence"],
+    ) -> Float[Tensor, "batch sequence dim"]:
+        """Compute the states of given tokens and text, layer by layer."""
+        layers = self.layers
+        sequence = torch.cat([layers.embed_given(given.to(self.dtype)), layers.embed_text(ids)], dim=1)
+        return layers.run(sequence, mask)[0]
+
+    def restore_tables(self) -> None:
+        """Compute the native embeddings' position ids and token type ids (zeros)."""
+        embeddings, config = self.native.embeddings, self.native.config
+        embeddings.position_ids = torch.arange(config.max_position_embeddings)[None]
+        embeddings.token_type_ids = torch.zeros_like(embeddings.position_ids)
+
+
 def _transformers() -> Any:
     """Import transformers, in a version that has both backbones."""
     library = require("transformers", EXTRA)
@@ -217,4 +264,6 @@ def build(config: TwoWayConfig) -> Backbone:
     """Build the backbone of a config, with random weights."""
     if config.is_modern:
         return ModernBert(config)
+    if config.family == BERT:
+        return Bert(config)
     return NomicBertByHead(config) if config.by_head else NomicBert(config)

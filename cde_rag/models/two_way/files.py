@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from cde_rag.models.files.weights import (
     weight_files,
 )
 from cde_rag.models.tokenizer import TextTokenizer
-from cde_rag.models.two_way.config import MODERN_BERT, NOMIC_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
+from cde_rag.models.two_way.config import BERT, MODERN_BERT, NOMIC_BERT, TRAIN, TwoWayConfig
 
 BACKBONES: dict[str, dict[str, Any]] = {  # what the published configs leave to a download of the backbone
     "nomic-ai/nomic-bert-2048": {
@@ -50,17 +50,26 @@ BACKBONES: dict[str, dict[str, Any]] = {  # what the published configs leave to 
         "global_every": 3,
     },
 }
-TOKENIZERS = {NOMIC_BERT: "google-bert/bert-base-uncased", MODERN_BERT: "answerdotai/ModernBERT-base"}
+TOKENIZERS = {
+    NOMIC_BERT: "google-bert/bert-base-uncased",
+    MODERN_BERT: "answerdotai/ModernBERT-base",
+    BERT: "google-bert/bert-base-uncased",
+}
+TOKENS = "transductive_tokens_per_document"
+BACKBONE = "backbone"  # field with the sizes of a backbone that is none of `BACKBONES`; the family is the embedder
+SIZES = ("vocab_size", "dim", "layers", "heads", "intermediate", "max_positions")  # of every backbone, in that field
+OWN_SIZES = {  # all of that field, with their types
+    **dict.fromkeys((*SIZES, "window", "global_every", "first_stage_layers", "soft_tokens"), int),
+    **dict.fromkeys(("theta", "local_theta", "eps"), float),
+    "context_positions": bool,
+}
 FIXED = {  # fields that may only say this; where they are missing they do
     "architecture": "transductive",
     "autoregressive_backbone": False,
     "disable_transductive_rotary_embedding": True,
     "embedding_output_dim": None,
-    "limit_layers": None,
-    "limit_layers_first_stage": None,
     "pooling_strategy": "mean",
     "transductive_tie_token_embeddings": False,
-    "transductive_tokens_per_document": 1,
 }
 UNUSED = {"second_stage_model.input_ln.weight", "second_stage_model.input_ln.bias"}  # of old checkpoints; never read
 SEQUENCE_DROPOUT = 0.005  # of context embeddings in training, paper §5; above 0 where there is a null embedding
@@ -76,13 +85,10 @@ def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
         name: Name of the model, with the options of its reading.
 
     Raises:
-        ModelError: A backbone without a built-in table, a setting that this library does not know, or wrong sizes.
+        ModelError: A backbone without a built-in table or sizes of its own, a setting that this library does not know,
+            or wrong sizes.
     """
     backbone = value.get("embedder")
-    if not isinstance(backbone, str) or backbone not in BACKBONES:
-        raise ModelError(
-            f"Expected the backbone {' or '.join(BACKBONES)}, found {backbone!r}. This model cannot be read."
-        )
     if value.get("dataset_backbone") not in (None, backbone):
         raise ModelError(
             f"Expected one backbone for both stages, found {backbone!r} and {value['dataset_backbone']!r}."
@@ -90,7 +96,7 @@ def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
     for field, expected in FIXED.items():
         if value.get(field, expected) != expected:
             raise ModelError(f"Expected {field} {expected!r}, found {value[field]!r}. This model cannot be read.")
-    sizes = BACKBONES[backbone]
+    sizes = _sizes(value)
     trained = _size(value, "transductive_corpus_size")
     chosen = name.semantics or TRAIN
     asked: dict[str, Any] = {field: getattr(name, field) for field in ("attention", "query_prefix", "document_prefix")}
@@ -103,6 +109,7 @@ def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
         trained_context_size=trained,
         context_size=trained if name.context_size is None else name.context_size,
         max_length=_size(value, "max_seq_length"),
+        tokens_per_document=_size(value, TOKENS) if TOKENS in value else 1,
         null_embedding=_share(value, "transductive_sequence_dropout_prob") > 0,
     )
 
@@ -110,15 +117,19 @@ def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
 def layout(config: TwoWayConfig) -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of all tensors of a published model."""
     dim = config.dim
-    backbone = dict(_modern_bert(config) if config.is_modern else _nomic_bert(config))
     return {
-        **{f"{FIRST}embedder.{name}": shape for name, shape in backbone.items()},
+        **{f"{FIRST}embedder.{name}": shape for name, shape in backbone_layout(config.of_first_stage).items()},
         **_two_layers(f"{FIRST}mlp", dim, dim),
-        **{f"{SECOND}backbone.{name}": shape for name, shape in backbone.items()},
-        **_two_layers(f"{SECOND}prompt_projection", dim, SOFT_TOKENS * dim),
+        **{f"{SECOND}backbone.{name}": shape for name, shape in backbone_layout(config).items()},
+        **_two_layers(f"{SECOND}prompt_projection", dim, config.soft_tokens * dim),
         **_two_layers(f"{SECOND}output_projection", dim, dim),
         **({f"{SECOND}sequence_dropout_null_embedding": (dim,)} if config.null_embedding else {}),
     }
+
+
+def backbone_layout(config: TwoWayConfig) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the tensors of one backbone, that of the second stage."""
+    return dict(_TENSORS[config.family](config))
 
 
 def check_tensors(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -141,22 +152,23 @@ def check_tensors(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, t
 def published_config(config: TwoWayConfig) -> dict[str, Any]:
     """Return the published config that `read_config` reads as this one.
 
+    A backbone that is none of the published ones, or fewer layers of one, are named by family and sizes.
+
     Raises:
-        ModelError: There is no published backbone of its sizes, or its semantics are not those of training.
+        ModelError: Its semantics are not those of training.
     """
-    found = [
-        name
-        for name, sizes in BACKBONES.items()
-        if all(getattr(config, field) == value for field, value in sizes.items())
-    ]
-    if not found or config.semantics != TRAIN:
+    if config.semantics != TRAIN:
         raise ModelError(
-            f"Expected a {TRAIN!r} model with the backbone {' or '.join(BACKBONES)}, found {config.semantics!r} and "
-            f"{config.layers} layers of {config.dim} dimensions of {config.family}. It cannot be written."
+            f"Expected a {TRAIN!r} model, found semantics {config.semantics!r}, which are for reading alone. It cannot "
+            "be written."
         )
+    usual = {each.name: each.default for each in fields(config)}
+    own = {field: getattr(config, field) for field in OWN_SIZES if getattr(config, field) != usual[field]}
+    found = [name for name, sizes in BACKBONES.items() if {"family": config.family, **own} == sizes]
     return {
-        "embedder": found[0],
+        **({"embedder": found[0]} if found else {"embedder": config.family, BACKBONE: own}),
         "transductive_corpus_size": config.trained_context_size,
+        **({TOKENS: config.tokens_per_document} if config.tokens_per_document > 1 else {}),
         "transductive_sequence_dropout_prob": SEQUENCE_DROPOUT if config.null_embedding else 0.0,
         "pool_ignore_contextual_tokens": config.pooling != "sequence",
         "pool_ignore_instruction_tokens": config.pooling == "text_after_prefix",
@@ -201,6 +213,64 @@ def _modern_bert(config: TwoWayConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{layer}mlp.Wi.weight", (2 * inner, dim)
         yield f"{layer}mlp.Wo.weight", (dim, inner)
     yield "final_norm.weight", (dim,)
+
+
+def _bert(config: TwoWayConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    dim, inner = config.dim, config.intermediate
+    rows = {"word": config.vocab_size, "position": config.max_positions, "token_type": 2}
+    yield from ((f"embeddings.{kind}_embeddings.weight", (count, dim)) for kind, count in rows.items())
+    yield from ((f"embeddings.LayerNorm.{part}", (dim,)) for part in ("weight", "bias"))
+    linear = {f"attention.self.{name}": (dim, dim) for name in ("query", "key", "value")}
+    linear |= {"attention.output.dense": (dim, dim), "intermediate.dense": (inner, dim), "output.dense": (dim, inner)}
+    for number in range(config.layers):
+        layer = f"encoder.layer.{number}."
+        for name, shape in linear.items():
+            yield from ((f"{layer}{name}.weight", shape), (f"{layer}{name}.bias", shape[:1]))
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            yield from ((f"{layer}{name}.{part}", (dim,)) for part in ("weight", "bias"))
+
+
+_TENSORS = {NOMIC_BERT: _nomic_bert, MODERN_BERT: _modern_bert, BERT: _bert}  # of a backbone
+
+
+def _sizes(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return family and sizes of the backbone that a config names, or describes itself."""
+    backbone = value.get("embedder")
+    if not isinstance(backbone, str):
+        raise ModelError(f"The config's embedder has to name a backbone, found {backbone!r}.")
+    if backbone in BACKBONES:
+        return BACKBONES[backbone] | _limits(value, BACKBONES[backbone]["layers"])
+    given: Any = value.get(BACKBONE)
+    if backbone not in _TENSORS or not isinstance(given, dict):
+        raise ModelError(
+            f"Expected the backbone {' or '.join(BACKBONES)}, or a family ({', '.join(_TENSORS)}) with sizes in "
+            f"{BACKBONE!r}, found {backbone!r}. This model cannot be read."
+        )
+    sizes: dict[str, Any] = given
+    wrong = sorted(
+        field
+        for field, size in sizes.items()
+        if type(size) is not (kind := OWN_SIZES.get(field)) or (kind is not bool and not 0 < size < float("inf"))
+    )
+    missing = [field for field in SIZES if field not in sizes]
+    if wrong or missing:
+        raise ModelError(
+            f"Expected in the config's {BACKBONE!r} positive sizes of {', '.join(OWN_SIZES)}; wrong or unknown: "
+            f"{_listed(wrong)}; missing: {_listed(missing)}."
+        )
+    return {"family": backbone, **sizes}
+
+
+def _limits(value: Mapping[str, Any], layers: int) -> dict[str, int]:
+    """Return the layers of either stage of a published config, which may have fewer than its backbone."""
+    both = {
+        field: layers if value.get(field) is None else _size(value, field)
+        for field in ("limit_layers", "limit_layers_first_stage")
+    }
+    if max(both.values()) > layers:
+        raise ModelError(f"Expected at most the {layers} layers of the backbone, found {both}.")
+    second, first = both.values()
+    return {"layers": second, **({"first_stage_layers": first} if first != second else {})}
 
 
 def _pooling(value: Mapping[str, Any]) -> str:

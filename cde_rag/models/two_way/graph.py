@@ -12,11 +12,17 @@ import numpy as np
 from jaxtyping import Float32, Int, Shaped
 
 from cde_rag.models.one_way.graph import NEVER, Graph, part
-from cde_rag.models.two_way.config import CACHED, TwoWayConfig
+from cde_rag.models.two_way.config import BERT, CACHED, MODERN_BERT, NOMIC_BERT, TwoWayConfig
 from cde_rag.models.two_way.files import FIRST, SECOND
 
 Array: TypeAlias = Shaped[np.ndarray, "..."]
 State: TypeAlias = Mapping[str, Array]
+_LAYERS: Final = {  # beginning of the names of a layer's weights
+    NOMIC_BERT: "encoder.layers.{}.",
+    MODERN_BERT: "layers.{}.",
+    BERT: "encoder.layer.{}.",
+}
+_NORMS: Final = {NOMIC_BERT: "emb_ln.", MODERN_BERT: "embeddings.norm.", BERT: "embeddings.LayerNorm."}  # likewise
 TEXT: Final = ("ids", "mask")  # inputs: token ids of a text, and 1.0 where there is a token
 FIRST_BACKBONE: Final = f"{FIRST}embedder."
 SECOND_BACKBONE: Final = f"{SECOND}backbone."
@@ -38,13 +44,35 @@ def first_stage_graph(config: TwoWayConfig, state: State) -> bytes:
     Raises:
         MissingExtraError: `onnx` is not installed.
     """
-    graph = Graph()
+    graph, config = Graph(), config.of_first_stage
     ids, mask = _text(graph)
-    positions = np.zeros(1, np.int64) if config.by_head else np.arange(config.max_length)  # equal angles cancel
+    unrotated = config.by_head or config.family == BERT  # equal angles cancel
+    positions = np.zeros(config.max_length, np.int64) if unrotated else np.arange(config.max_length)
     encoder = RotaryEncoder(graph, config, part(state, FIRST_BACKBONE), positions)
     x = encoder.run(encoder.words(ids, by_themselves=True), graph.text_bias(mask))
-    fed = graph.op("Gelu", graph.linear(graph.mean(x, mask), state, f"{FIRST}mlp.0."))
-    return graph.finish(graph.linear(fed, state, f"{FIRST}mlp.2."), "batch", config.dim)
+    segments = config.tokens_per_document
+    pooled = graph.mean(x, mask) if segments == 1 else _segment_means(graph, x, mask, segments)
+    fed = graph.op("Gelu", graph.linear(pooled, state, f"{FIRST}mlp.0."))
+    vectors = graph.linear(fed, state, f"{FIRST}mlp.2.")
+    if segments > 1:
+        vectors = graph.shaped(vectors, 0, segments * config.dim)
+    return graph.finish(vectors, "batch", segments * config.dim)
+
+
+def _segment_means(graph: Graph, x: str, mask: str, segments: int) -> str:
+    """Add the means of equal segments of each text, (batch, segments, dim); see `network.segment_means`."""
+    one = graph.constant(np.float32(1))
+    count = graph.op("ReduceSum", mask, graph.integers(1), attributes={"keepdims": 1})
+    size = graph.op("Max", graph.op("Ceil", graph.op("Div", count, graph.constant(np.float32(segments)))), one)
+    places = graph.op("Sub", graph.op("CumSum", mask, graph.constant(np.int64(1))), one)
+    number = graph.op("Unsqueeze", graph.op("Floor", graph.op("Div", places, size)), graph.integers(1))
+    all_of_them = graph.constant(np.arange(segments, dtype=np.float32)[None, :, None])
+    inside = graph.op("Cast", graph.op("Equal", number, all_of_them), attributes={"to": 1})  # float32
+    inside = graph.op("Mul", inside, graph.op("Unsqueeze", mask, graph.integers(1)))
+    counts = graph.op("ReduceSum", inside, graph.integers(2), attributes={"keepdims": 1})
+    means = graph.op("Div", graph.op("MatMul", inside, x), graph.op("Max", counts, one))
+    whole = graph.op("Unsqueeze", graph.mean(x, mask), graph.integers(1))
+    return graph.op("Where", graph.op("Greater", counts, graph.constant(np.float32(0))), means, whole)
 
 
 def second_stage_graph(config: TwoWayConfig, state: State) -> bytes:
@@ -64,9 +92,9 @@ def second_stage_graph(config: TwoWayConfig, state: State) -> bytes:
     ids, mask = _text(graph)
     counted = graph.input(COUNTED, ("batch", "tokens"))
     bias = graph.op("Unsqueeze", _after(graph, config.given, graph.masked(mask), 0.0), graph.integers(1, 2))
-    before = config.given if config.attention == CACHED else 0
-    positions = _positions(config)[..., before:]
-    encoder = RotaryEncoder(graph, config, part(state, SECOND_BACKBONE), positions, before=before)
+    before, positions = config.given if config.attention == CACHED else 0, _positions(config)
+    weights = part(state, SECOND_BACKBONE)
+    encoder = RotaryEncoder(graph, config, weights, positions[..., before:], before=positions[..., :before])
     x = encoder.words(ids)
     if config.attention == CACHED:
         x = encoder.run(x, bias, kept=graph.input(KEPT, _kept_shape(config)))
@@ -166,7 +194,7 @@ class RotaryEncoder:
         config: Its sizes.
         state: Weights of the backbone by their published names.
         positions: Positions by which the tokens are rotated, at most; where they differ by head, one row for each.
-        before: Number of tokens before them, whose keys and values are given.
+        before: Positions of the tokens before them, whose keys and values are given.
 
     Attributes:
         own: Keys and values of the tokens in every layer that was added.
@@ -179,16 +207,23 @@ class RotaryEncoder:
         state: State,
         positions: Int[np.ndarray, "*heads tokens"],
         *,
-        before: int = 0,
+        before: Int[np.ndarray, "*heads before"] | None = None,
     ) -> None:
         self._graph, self._config, self._state = graph, config, state
-        self._positions, self._before = positions, before
+        self._positions = positions
+        self._before = positions[..., :0] if before is None else before
         self._angles: dict[float, list[str]] = {}
         self.own: list[tuple[str, str]] = []
 
     def words(self, ids: str, *, by_themselves: bool = False) -> str:
         """Add the embeddings of word pieces for the first layer, of a text by itself or after given tokens."""
-        config, state = self._config, self._state
+        graph, config, state = self._graph, self._config, self._state
+        if config.family == BERT:
+            table = state["embeddings.word_embeddings.weight"] + state["embeddings.token_type_embeddings.weight"][0]
+            places = self._first_rows(state["embeddings.position_embeddings.weight"], graph.length(ids, 1), 0)
+            return self._norm(
+                graph.op("Add", graph.op("Gather", graph.constant(table), ids), places), _NORMS[config.family]
+            )
         if config.is_modern:
             table = _normed(config, state, state["embeddings.tok_embeddings.weight"])
             table = table if by_themselves else _normed(config, state, table)
@@ -196,7 +231,7 @@ class RotaryEncoder:
             kind = state["embeddings.token_type_embeddings.weight"][0]
             kind = 2 * kind if config.by_head and not by_themselves else kind
             table = _normed(config, state, state["embeddings.word_embeddings.weight"] + kind)
-        return self._graph.op("Gather", self._graph.constant(table), ids)
+        return graph.op("Gather", graph.constant(table), ids)
 
     def normed(self, words: str) -> str:
         """Add the norm of ModernBERT's word embeddings, which are given, for the first layer of a text by itself."""
@@ -232,9 +267,8 @@ class RotaryEncoder:
         graph, config, name = self._graph, self._config, self._name(layer)
         if config.is_modern and layer > 0:
             x = self._norm(x, f"{name}attn_norm.")
-        weight = np.array(self._state[f"{name}attn.Wqkv.weight"])
-        weight[: config.dim] *= np.float32(config.head_dim**-0.5)
-        parts = graph.ops("Split", [graph.affine(x, weight, None)], 3, {"axis": -1, "num_outputs": 3})
+        weight, bias = self._joint_projection(name)
+        parts = graph.ops("Split", [graph.affine(x, weight, bias)], 3, {"axis": -1, "num_outputs": 3})
         query, key, value = (
             graph.turned(graph.shaped(each, 0, 0, config.heads, config.head_dim), 0, 2, 1, 3) for each in parts
         )
@@ -243,10 +277,24 @@ class RotaryEncoder:
         self.own.append((key, value))
         return query, key, value
 
+    def _joint_projection(self, name: str) -> tuple[Array, Array | None]:
+        """Return the weight and bias of a layer's queries, keys and values, the scale of the scores included."""
+        config, state, bias = self._config, self._state, None
+        scale = np.float32(config.head_dim**-0.5)
+        if config.family == BERT:
+            names = [f"{name}attention.self.{each}." for each in ("query", "key", "value")]
+            weight, bias = (np.concatenate([state[each + part] for each in names]) for part in ("weight", "bias"))
+            bias[: config.dim] *= scale
+        else:
+            weight = np.array(state[f"{name}attn.Wqkv.weight"])
+        weight[: config.dim] *= scale
+        return weight, bias
+
     def _rotated(self, x: str, layer: int, tokens: str) -> str:
         """Add the rotation of each pair of entries of the two halves by its angle."""
         graph, config = self._graph, self._config
-        if (theta := config.theta(layer)) not in self._angles:
+        theta = config.rotary_theta(local=config.is_local(layer))
+        if theta not in self._angles:
             tables = _cosines_and_sines(self._positions, config.head_dim, theta)
             self._angles[theta] = [self._first_rows(each, tokens, each.ndim - 2) for each in tables]
         cosines, sines = self._angles[theta]
@@ -263,6 +311,12 @@ class RotaryEncoder:
             fed, gate = graph.ops("Split", [up], 2, {"axis": -1, "num_outputs": 2})
             product = graph.op("Mul", graph.op("Gelu", fed), gate)
             return graph.op("Add", x, graph.linear(product, state, f"{name}mlp.Wo."))
+        if self._config.family == BERT:
+            attended = graph.op("Add", x, graph.linear(answer, state, f"{name}attention.output.dense."))
+            x = self._norm(attended, f"{name}attention.output.LayerNorm.")
+            fed = graph.op("Gelu", graph.linear(x, state, f"{name}intermediate.dense."))
+            fed = graph.op("Add", x, graph.linear(fed, state, f"{name}output.dense."))
+            return self._norm(fed, f"{name}output.LayerNorm.")
         x = self._norm(graph.op("Add", x, graph.linear(answer, state, f"{name}attn.out_proj.")), f"{name}norm1.")
         up, gate = (graph.linear(x, state, f"{name}mlp.fc1{number}.") for number in (1, 2))
         product = graph.op("Mul", up, graph.op("Mul", gate, graph.op("Sigmoid", gate)))
@@ -280,14 +334,11 @@ class RotaryEncoder:
     def _window(self, tokens: str) -> str:
         """Add the bias of local layers, (tokens, sequence)."""
         graph = self._graph
-        before, zero, one = (graph.constant(np.int64(number)) for number in (self._before, 0, 1))
-        sequence = graph.op("Add", graph.op("Squeeze", tokens), before)
-        columns, rows = (
-            graph.op("Cast", graph.op("Range", start, sequence, one), attributes={"to": 1}) for start in (zero, before)
-        )
-        distance = graph.op("Abs", graph.op("Sub", graph.op("Unsqueeze", rows, graph.integers(1)), columns))
-        far = graph.op("Greater", distance, graph.constant(np.float32(self._config.window // 2)))
-        return graph.op("Where", far, graph.constant(np.float32(NEVER)), graph.constant(np.float32(0)))
+        others = np.concatenate([self._before, self._positions])
+        far = np.abs(self._positions[:, None] - others) > self._config.window // 2
+        rows = self._first_rows(np.where(far, np.float32(NEVER), np.float32(0)), tokens, 0)
+        sequence = graph.op("Add", tokens, graph.integers(int(self._before.shape[-1])))
+        return graph.op("Slice", rows, graph.integers(0), sequence, graph.integers(1))
 
     def _first_rows(self, table: Array, tokens: str, axis: int) -> str:
         """Add the part of a table that belongs to the tokens."""
@@ -308,7 +359,7 @@ class RotaryEncoder:
         )
 
     def _name(self, layer: int) -> str:
-        return f"{'' if self._config.is_modern else 'encoder.'}layers.{layer}."
+        return _LAYERS[self._config.family].format(layer)
 
 
 def _text(graph: Graph) -> tuple[str, str]:
@@ -325,10 +376,10 @@ def _kept_shape(config: TwoWayConfig) -> tuple[int, ...]:
 def _positions(config: TwoWayConfig) -> Int[np.ndarray, "*heads sequence"]:
     """Return the position by which each token of a longest sequence is rotated; of by-head models for each head."""
     places = np.arange(config.given + config.max_length)
-    if config.is_modern:
-        return places
+    if config.family == BERT:
+        return np.zeros_like(places)
     turned = np.arange(config.heads)[:, None] if config.by_head else places
-    return np.where(places < config.trained_context_size, 0, turned)
+    return np.where(places < config.unplaced, 0, turned)
 
 
 def _cosines_and_sines(positions: Int[np.ndarray, "*heads tokens"], head_dim: int, theta: float) -> tuple[Array, Array]:
@@ -341,7 +392,7 @@ def _cosines_and_sines(positions: Int[np.ndarray, "*heads tokens"], head_dim: in
 
 def _normed(config: RotarySizes, backbone: State, x: Float32[np.ndarray, "tokens dim"]) -> Array:
     """Apply the backbone's norm of embeddings."""
-    name = "embeddings.norm." if config.is_modern else "emb_ln."
+    eps, name = config.norm_eps, _NORMS[config.family]
     centred = x - x.mean(axis=-1, keepdims=True)
     scaled = (
         centred

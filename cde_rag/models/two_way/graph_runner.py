@@ -14,7 +14,7 @@ from cde_rag.models.runtimes.graph_cache import kept_graph
 from cde_rag.models.runtimes.stage_runner import not_prepared
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.two_way import graph as two_way_graphs
-from cde_rag.models.two_way.config import CACHED, SOFT_TOKENS, TwoWayConfig, reads_no_siblings, round_robin
+from cde_rag.models.two_way.config import CACHED, TwoWayConfig, reads_no_siblings, round_robin
 from cde_rag.models.two_way.files import FIRST, PREFIX_END, SECOND, PublishedFiles
 from cde_rag.models.two_way.graph import COUNTED, GIVEN, KEPT, Array, State
 
@@ -25,6 +25,7 @@ _OF_CONTEXT: Final = (  # names of the weights that embed the tokens before a te
     _SOFT,
     f"{SECOND}backbone.emb_ln.",
     f"{SECOND}backbone.embeddings.norm.",
+    f"{SECOND}backbone.embeddings.LayerNorm.",
     f"{SECOND}backbone.embeddings.token_type_embeddings.",
 )
 
@@ -75,7 +76,9 @@ class TwoWayGraphRunner:
         graph = self._graph(self._compiled, "first", FIRST, two_way_graphs.first_stage_graph, self.threads, "float32")
         return graph.run({"ids": ids, "mask": mask.astype(np.float32)})
 
-    def prepare(self, context: Float32[np.ndarray, "context dim"], counts: Int[np.ndarray, " context"]) -> GivenTokens:
+    def prepare(
+        self, context: Float32[np.ndarray, "context context_dim"], counts: Int[np.ndarray, " context"]
+    ) -> GivenTokens:
         """Compute the input of the second stage from context embeddings, once per Context.
 
         Raises:
@@ -84,8 +87,8 @@ class TwoWayGraphRunner:
         config = self.config
         config.check_context(int(counts.sum()))
         if len(context) == 0 and self._null is not None:
-            context, counts = self._null[None], np.array([config.context_size])
-        rows: Float32[np.ndarray, "context dim"] = context[round_robin(counts)]
+            context, counts = np.tile(self._null, config.tokens_per_document)[None], np.array([config.context_size])
+        rows: Float32[np.ndarray, "context dim"] = context[round_robin(counts)].reshape(-1, config.dim)
         given = two_way_graphs.embedded(config, self._of_embeddings, np.concatenate([rows, self._soft]))
         if config.attention != CACHED:
             return GivenTokens({GIVEN: given})
@@ -146,4 +149,4 @@ class TwoWayGraphRunner:
 def _soft_tokens(config: TwoWayConfig, state: State) -> Array:
     """Return the learned tokens between context and text, which depend on neither."""
     hidden = np.maximum(state[f"{_SOFT}0.weight"].sum(axis=1) + state[f"{_SOFT}0.bias"], 0)
-    return (state[f"{_SOFT}2.weight"] @ hidden + state[f"{_SOFT}2.bias"]).reshape(SOFT_TOKENS, config.dim)
+    return (state[f"{_SOFT}2.weight"] @ hidden + state[f"{_SOFT}2.bias"]).reshape(config.soft_tokens, config.dim)

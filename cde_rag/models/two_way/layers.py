@@ -4,6 +4,7 @@ These are angles that differ by head (the remote code of cde-small-v1), and keys
 that is read once, by itself.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,12 @@ class Layers:
     def __init__(self, native: nn.Module, heads: int) -> None:
         self.native: Any = native
         self.heads = heads
+        self.unplaced = 0
+
+    @property
+    def blocks(self) -> Iterable[Any]:
+        """The layers, from the bottom."""
+        return self.native.layers
 
     def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
         """Embed context and soft tokens for the first layer."""
@@ -72,7 +79,7 @@ class Layers:
         first = sequence - x.shape[1]
         places = torch.arange(sequence, device=x.device)
         own: list[tuple[Tensor, Tensor]] = []
-        for number, layer in enumerate(self.native.layers):
+        for number, layer in enumerate(self.blocks):
             query, key, value = self._project(layer, x, places[first:])
             own.append((key, value))
             if kept is not None:
@@ -169,12 +176,51 @@ class NomicLayersByHead(NomicLayers):
         )
 
 
-class ModernLayers(Layers):
-    """Layers of ModernBERT: text is normalised twice, positions run through, local layers see half a window a side."""
+class BertLayers(Layers):
+    """Layers of BERT. Given tokens have neither position nor token type; the text counts its own positions."""
 
-    def __init__(self, native: nn.Module, heads: int, window: int) -> None:
+    @property
+    def blocks(self) -> Iterable[Any]:
+        """The layers, from the bottom."""
+        return self.native.encoder.layer
+
+    def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
+        """Normalise given tokens, without a position or token type."""
+        return self.native.embeddings.LayerNorm(given)
+
+    def embed_text(self, ids: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens dim"]:
+        """Embed token ids at the positions of a text by itself, and normalise them."""
+        return self.native.embeddings(input_ids=ids)
+
+    def _project(
+        self, layer: Any, x: Float[Tensor, "batch tokens dim"], places: Int[Tensor, "tokens"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        del places
+        attention = layer.attention.self
+        query, key, value = (
+            split_heads(project(x), self.heads) for project in (attention.query, attention.key, attention.value)
+        )
+        return query, key, value
+
+    def _finish(
+        self, layer: Any, x: Float[Tensor, "batch tokens dim"], answer: Float[Tensor, "batch tokens dim"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        x = layer.attention.output(answer, x)
+        return layer.output(layer.intermediate(x), x)
+
+
+class ModernLayers(Layers):
+    """Layers of ModernBERT: text is normalised twice, positions run through, local layers see half a window a side.
+
+    The first `unplaced` tokens of a sequence all stand at position 0.
+    """
+
+    def __init__(self, native: nn.Module, heads: int, window: int, unplaced: int) -> None:
         super().__init__(native, heads)
-        self.window = window
+        self.window, self.unplaced = window, unplaced
+
+    def _positions(self, places: Int[Tensor, "tokens"]) -> Int[Tensor, "tokens"]:
+        return torch.where(places < self.unplaced, 0, places)
 
     def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
         """Normalise given tokens."""
@@ -189,7 +235,7 @@ class ModernLayers(Layers):
     ) -> tuple[Tensor, Tensor, Tensor]:
         parts = layer.attn.Wqkv(layer.attn_norm(x)).chunk(3, dim=-1)
         query, key, value = (split_heads(part, self.heads) for part in parts)
-        cosines, sines = self.native.rotary_emb(x, places[None], layer.attention_type)
+        cosines, sines = self.native.rotary_emb(x, self._positions(places)[None], layer.attention_type)
         return _rotated(query, cosines, sines), _rotated(key, cosines, sines), value
 
     def _near(
@@ -197,7 +243,7 @@ class ModernLayers(Layers):
     ) -> Bool[Tensor, "tokens sequence"]:
         if self.native.config.layer_types[number] == "full_attention":
             return super()._near(number, places, others)
-        return (places[:, None] - others).abs() <= self.window // 2
+        return (self._positions(places)[:, None] - self._positions(others)).abs() <= self.window // 2
 
     def _finish(
         self, layer: Any, x: Float[Tensor, "batch tokens dim"], answer: Float[Tensor, "batch tokens dim"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cde_rag.models.one_way.attention import mean_pool
 from cde_rag.models.runtimes.stage_runner import not_prepared
 from cde_rag.models.two_way import backbones
-from cde_rag.models.two_way.config import CACHED, SOFT_TOKENS, TwoWayConfig, reads_no_siblings, round_robin
+from cde_rag.models.two_way.config import CACHED, TwoWayConfig, reads_no_siblings, round_robin
 from cde_rag.models.two_way.layers import PreparedKeys
 
 
@@ -33,23 +33,50 @@ class PreparedTokens:
 class TwoWayFirstStage(nn.Module):
     """M1: an encoder of a text by itself to one vector, the projected mean of its token states.
 
-    Source: paper §4.2.
+    With several tokens per document it gives as many vectors, of equal segments of the text.
+
+    Source: paper §4.2 and §10.11; cde/model.py, which cuts a batch's padded length, where ours cuts the text's own.
     """
 
     def __init__(self, config: TwoWayConfig) -> None:
         super().__init__()
-        self.backbone = backbones.build(config)
+        self.segments = config.tokens_per_document
+        self.backbone = backbones.build(config.of_first_stage)
         self.projection = nn.Sequential(nn.Linear(config.dim, config.dim), nn.GELU(), nn.Linear(config.dim, config.dim))
 
     def forward(
         self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch dim"]:
+    ) -> Float[Tensor, "batch context_dim"]:
         """Embed each text by itself.
 
         Returns:
-            Float32, of any norm.
+            Float32, of any norm; several vectors of a text one after the other.
         """
-        return self.projection(mean_pool(self.backbone.read(ids, mask), mask))
+        states = self.backbone.read(ids, mask)
+        if self.segments == 1:
+            return self.projection(mean_pool(states, mask))
+        return self.projection(segment_means(states, mask, self.segments)).flatten(1)
+
+
+def segment_means(
+    states: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"], segments: int
+) -> Float[Tensor, "batch segments dim"]:
+    """Compute the means of equal segments of each text, in float32; a segment without a token has the text's mean.
+
+    A segment has the text's length, divided by their number and rounded up; the last ones may be shorter or empty.
+
+    Args:
+        states: States of the tokens.
+        mask: True where there is a token; texts are padded on the right.
+        segments: Their number.
+    """
+    lengths = mask.sum(dim=1, keepdim=True)
+    size = (lengths + segments - 1).div(segments, rounding_mode="floor").clamp(min=1)
+    number = torch.arange(mask.shape[1], device=mask.device) // size  # (batch, tokens)
+    inside = (number[:, None] == torch.arange(segments, device=mask.device)[:, None]) & mask[:, None]
+    counts = inside.sum(dim=2, keepdim=True)
+    means = inside.float() @ states.float() / counts.clamp(min=1)
+    return torch.where(counts > 0, means, mean_pool(states, mask)[:, None])
 
 
 class TwoWaySecondStage(nn.Module):
@@ -64,14 +91,15 @@ class TwoWaySecondStage(nn.Module):
         self.pooling = config.pooling
         self.adds_pooled = config.adds_pooled
         self.prefix_end = prefix_end
+        self.soft_tokens = config.soft_tokens
         self.backbone = backbones.build(config)
-        self.soft = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, SOFT_TOKENS * dim))
+        self.soft = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, config.soft_tokens * dim))
         self.output = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
         self.null_embedding = nn.Parameter(torch.zeros(dim)) if config.null_embedding else None
 
     def prepare(self, context: Float[Tensor, "contexts context dim"]) -> PreparedTokens:
         """Append the soft tokens to context embeddings in their order; one row for all texts, or one for each."""
-        soft = self.soft(torch.ones_like(context[0, 0])).reshape(1, SOFT_TOKENS, -1)
+        soft = self.soft(torch.ones_like(context[0, 0])).reshape(1, self.soft_tokens, -1)
         return PreparedTokens(torch.cat([context, soft.expand(len(context), -1, -1)], dim=1))
 
     def forward(
@@ -133,12 +161,14 @@ class TwoWay(nn.Module):
         self.first_stage.backbone.restore_tables()
         self.second_stage.backbone.restore_tables()
 
-    def read(self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch dim"]:
+    def read(
+        self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch context_dim"]:
         """Embed each text by itself with the first stage, float32, of any norm."""
         return self.first_stage(ids, mask)
 
     def prepare(
-        self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]
+        self, context: Float[Tensor, "context context_dim"], counts: Int[Tensor, "context"]
     ) -> PreparedTokens | PreparedKeys:
         """Compute the second stage's input from exactly `context_size` context documents, or none for the null context.
 
@@ -153,9 +183,9 @@ class TwoWay(nn.Module):
         self.config.check_context(int(counts.sum()))
         null = self.second_stage.null_embedding
         if len(context) == 0 and null is not None:
-            return self._kept(self.second_stage.prepare(null.expand(1, self.config.context_size, -1)))
+            return self._kept(self.second_stage.prepare(null.expand(1, self.config.context_tokens, -1)))
         rows = torch.as_tensor(round_robin(counts.cpu().numpy()), device=context.device)
-        return self._kept(self.second_stage.prepare(context[rows][None]))
+        return self._kept(self.second_stage.prepare(context[rows].reshape(1, -1, self.config.dim)))
 
     def _kept(self, prepared: PreparedTokens) -> PreparedTokens | PreparedKeys:
         """Return the tokens before a text or, for cached attention, their keys and values in every layer."""

@@ -140,6 +140,8 @@ def adapt(
     minutes = _minutes(config, material, work, spent=time.monotonic() - clock, once=once)
     null = start.network.config.null_embedding
     recipe = recipe_of(config, material, minutes=minutes, name=output.resolve().name, null=null)
+    if start.new_first_stage:
+        recipe = replace(recipe, start=replace(recipe.start, distillation=DISTILLATION))
     say(f"Training for {minutes:.1f} minutes")
     train(prepared, recipe, work / "run", progress=progress)
     say("Choosing how much of the training to keep, on the development part")
@@ -201,7 +203,7 @@ def recipe_of(
     )
     return TrainingConfig(
         seed=config.seed,
-        start=StartConfig(model=config.model, name=name, distillation=DISTILLATION),
+        start=StartConfig(model=config.model, name=name),
         phases=(phase,),
         evaluation=EvaluationConfig(every=0, probe_every=0),
         guard=GuardConfig(action="none"),

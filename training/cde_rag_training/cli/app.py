@@ -1,7 +1,7 @@
 """The commands together."""
 
 from cde_rag.cli.commands import command_line, moved
-from cde_rag_training.cli import adapt, cluster, inspect, interpolate, prepare, questions, rotate, train
+from cde_rag_training.cli import adapt, cluster, inspect, interpolate, mine, prepare, questions, rotate, train
 
 app = command_line()
 
@@ -17,7 +17,8 @@ def main() -> None:
 
     \b
     Pairs of queries and documents:
-      cde-rag-train prepare pairs.jsonl --output prepared  # once
+      cde-rag-train mine pairs.jsonl --output mined.jsonl  # or have some
+      cde-rag-train prepare mined.jsonl --output prepared  # once
       cde-rag-train inspect prepared                       # contents of a batch
       cde-rag-train train prepared --output runs/first     # again to resume
       cde-rag evaluate scifact/ --model runs/first/model
@@ -33,6 +34,7 @@ def main() -> None:
 
 _SHORT = {  # in the list of commands, at 80 columns
     "questions": "Build training pairs from questions with quoted answers.",
+    "mine": "Add hard negatives to pairs.",
     "prepare": "Prepare pairs for training: tokens, vectors, clusters.",
     "cluster": "Show the clusters of prepared pairs, or make others.",
     "inspect": "Show one training batch.",
@@ -45,6 +47,7 @@ _SHORT = {  # in the list of commands, at 80 columns
 
 for command in (
     questions.questions,
+    mine.mine,
     prepare.prepare,
     cluster.cluster,
     inspect.inspect,

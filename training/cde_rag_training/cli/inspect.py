@@ -58,7 +58,7 @@ def _print(found: "BatchReport") -> None:
             "documents shown": found.shown or "as they are",
             "parents": found.parents,
             "with siblings": f"{found.with_siblings} of {found.size} documents",
-            "hard negatives": f"{found.hard_negatives} of each pair",
+            "hard negatives": f"{found.hard_negatives} of each pair, {found.filled} of them random documents",
             "context": f"{found.context} documents" if found.context else "null",
             "difficulty": f"{found.difficulty:.3f}; nearest other document {found.hardest:.3f}, own {found.own:.3f}",
             "filtered": "; ".join(f"{name}: {100 * share:.2f} %" for name, share in found.filtered.items()),

@@ -47,6 +47,10 @@ def prepare(
     lexical: Annotated[
         bool, typer.Option("--lexical", help='Also compute BM25 weights, for the filter rule "agreement".')
     ] = False,
+    filter_surrogate: Annotated[
+        str | None,
+        typer.Option(help="Surrogate of the filter alone: minilm or tfidf. [default: the other one]"),
+    ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Cluster as in the paper: 100 steps, best of 3.")] = False,
     pack: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write one compressed file, such as p.zip.")
@@ -75,9 +79,12 @@ def prepare(
     from cde_rag_training.data.reading import PairReader
     from cde_rag_training.networks.start import load_start
 
-    if surrogate not in SURROGATES:
-        raise typer.BadParameter(f"{surrogate}; there are {', '.join(SURROGATES)}", param_hint="--surrogate")
-    if surrogate != "minilm" and surrogate_length is not None:
+    for option, chosen in (("--surrogate", surrogate), ("--filter-surrogate", filter_surrogate)):
+        if chosen not in (None, *SURROGATES):
+            raise typer.BadParameter(f"{chosen}; there are {', '.join(SURROGATES)}", param_hint=option)
+    if filter_surrogate == surrogate:
+        raise typer.BadParameter(f"{surrogate} clusters already; leave it out", param_hint="--filter-surrogate")
+    if "minilm" not in (surrogate, filter_surrogate) and surrogate_length is not None:
         raise typer.BadParameter(f"{surrogate} reads uncut texts; leave it out", param_hint="--surrogate-length")
     if keep_duplicates and against:
         raise typer.BadParameter("pairs in --against are not kept; leave one of them out", param_hint="--against")
@@ -87,18 +94,22 @@ def prepare(
     try:
         tokenizer = load_start(StartConfig(model=start), seed=0).tokenizer
         pairs = _read(reader)
-        name, embed = _surrogate(surrogate, pairs, surrogate_length or max_length)
+        name, embed = surrogate_of(surrogate, pairs, surrogate_length or max_length)
         embed = cached(embed, name, output / "cache" / "surrogate")  # where the run looks for them again
         if not keep_duplicates:
             pairs = _without_duplicates(pairs, against or [], embed)
+        filter_name, filter_embed = "", None
+        if filter_surrogate is not None:
+            filter_name, filter_embed = surrogate_of(filter_surrogate, pairs, surrogate_length or max_length)
         config = PrepareConfig(
             max_length=max_length,
             surrogate=name,
+            filter_surrogate=filter_name,
             clusters=replace(PAPER if paper else LAPTOP, seed=seed),
             lexical=lexical,
             seed=seed,
         )
-        prepared = run(pairs, tokenizer, output, config, surrogate=embed, progress=shown)
+        prepared = run(pairs, tokenizer, output, config, surrogate=embed, filter_surrogate=filter_embed, progress=shown)
         if pack is not None:
             prepared.pack(pack)
     except KeyboardInterrupt as error:
@@ -117,7 +128,7 @@ def _read(reader: "PairReader") -> "list[Pair]":
     return pairs
 
 
-def _surrogate(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, Surrogate]":
+def surrogate_of(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, Surrogate]":
     """Return the surrogate, and a name that identifies everything its vectors depend on."""
     from cde_rag_training.clustering.surrogate import minilm, tfidf_svd
     from cde_rag_training.data.text_rows import pairs_digest

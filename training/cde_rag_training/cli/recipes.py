@@ -13,7 +13,7 @@ from cde_rag.errors import CDEError
 if TYPE_CHECKING:
     from cde_rag_training.config import TrainingConfig
 
-NAMES = ("paper-small", "cde-mini", "laptop")
+NAMES = ("paper-small", "paper-large", "gte", "cde-mini", "laptop")
 PreparedArgument = Annotated[Path, typer.Argument(metavar="PREPARED", help="Prepared pairs: a folder, or one file.")]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="TOML", help="A recipe; missing keys keep their defaults.")

@@ -155,9 +155,16 @@ def reduced(
     """
     if dims >= queries.shape[1]:
         return queries, documents
-    _, vectors = np.linalg.eigh((queries.T @ queries + documents.T @ documents).astype(np.float64))
-    directions = vectors[:, -dims:].astype(np.float32)
+    directions = main_directions(queries, documents, dims)
     return unit(queries @ directions), unit(documents @ directions)
+
+
+def main_directions(
+    queries: Float32[np.ndarray, "pairs dim"], documents: Float32[np.ndarray, "pairs dim"], dims: int
+) -> Float32[np.ndarray, "dim less"]:
+    """Return the `dims` main directions of both sides' second moment."""
+    _, vectors = np.linalg.eigh((queries.T @ queries + documents.T @ documents).astype(np.float64))
+    return vectors[:, -dims:].astype(np.float32)
 
 
 def unit(vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:

@@ -130,6 +130,11 @@ class Packing:
             for rows, held in zip(self._rows, self._clusters, strict=True)
         ]
 
+    @property
+    def per_epoch(self) -> int:
+        """Number of batches of an epoch over all sources."""
+        return sum(len(rows) // self._config.batch_size for rows in self._rows)
+
     def epoch(self, number: int) -> Int64[np.ndarray, "batches batch_size"]:
         """Return one epoch's batches of pair positions, sources mixed; less than a batch per source is left out."""
         batches = np.concatenate([self._source(source, number) for source in range(len(self._rows))])
@@ -167,7 +172,7 @@ class Packing:
         """
         if self._config.source_exponent != 1:
             yield from self.sampled(start)
-        first, place = divmod(start, sum(len(rows) // self._config.batch_size for rows in self._rows))
+        first, place = divmod(start, self.per_epoch)
         for number in count(first):
             yield from self.epoch(number)[place if number == first else 0 :]
 

@@ -54,7 +54,8 @@ class BatchReport:
         corpus: Name of the corpus it was drawn from.
         shown: Transformation of its documents, empty if there is none.
         size: Number of pairs.
-        hard_negatives: Number of hard negatives per pair.
+        hard_negatives: Number of hard negatives per pair, random documents in their place included.
+        filled: Number of those random documents, in all pairs together.
         parents: Number of different parents.
         difficulty: Mean surrogate cosine of a query with the other documents.
         hardest: Mean surrogate cosine of a query with the nearest other document.
@@ -73,6 +74,7 @@ class BatchReport:
     shown: str
     size: int
     hard_negatives: int
+    filled: int
     parents: int
     difficulty: float
     hardest: float
@@ -108,8 +110,7 @@ def masks(prepared: Prepared, batch: Batch, rule: FilterConfig) -> Masks:
     Raises:
         ValueError: The rule is agreement, and the data was prepared without BM25.
     """
-    queries = torch.from_numpy(prepared.query_vectors_of(batch.pairs))
-    documents = torch.from_numpy(prepared.document_vectors_of(batch.pairs))
+    queries, documents = map(torch.from_numpy, prepared.filter_vectors_of(batch.pairs))
     scores = queries @ documents.T
     lexical = None if prepared.lexical is None else torch.from_numpy(prepared.lexical.scores(batch.pairs))
     own = torch.eye(len(batch.pairs), dtype=torch.bool)
@@ -171,6 +172,7 @@ def report_batch(prepared: Prepared, batch: Batch, rule: FilterConfig, *, update
         shown=_transformation(prepared, batch),
         size=size,
         hard_negatives=batch.hard_negatives.shape[1],
+        filled=batch.random_negatives,
         parents=len(np.unique(prepared.parents[batch.pairs][prepared.parents[batch.pairs] >= 0])),
         difficulty=float(others.mean()),
         hardest=float(hardest_score.mean()),

@@ -70,6 +70,11 @@ class Corpora:
         self._families = Groups(np.where(self._parents.families, sources, -1))
         self._refuse_small_sources()
 
+    @property
+    def per_epoch(self) -> int:
+        """Number of batches that have together as many pairs as the data; they are drawn, so not each pair is in one."""
+        return int((self._sources.sizes // self._config.batch_size).sum())
+
     def batch(self, update: int) -> Batch:
         """Return the batch of one update."""
         random = np.random.default_rng([self._seed, update])
@@ -91,7 +96,9 @@ class Corpora:
         if with_siblings:
             siblings = self._parents.siblings(pairs, documents, random)
         lacking = transformation.titled or (any(siblings) and self._prepared.passages is None)
-        hard_negatives = hard_negatives_of(self._prepared, pairs, 0 if lacking else config.hard_negatives, random)
+        source = self._sources.of(corpus.source)
+        most = 0 if lacking else config.hard_negatives
+        hard_negatives, filled = hard_negatives_of(self._prepared, pairs, source, most, random)
         return Batch(
             pairs=pairs,
             queries=queries,
@@ -101,6 +108,7 @@ class Corpora:
             siblings=siblings,
             transformation=transformation,
             corpus=f"parents in {corpus.name}" if of_parents else corpus.name,
+            filled=filled,
             negative_siblings=(
                 self._parents.siblings_of_negatives(hard_negatives, random)
                 if any(siblings) and hard_negatives.size

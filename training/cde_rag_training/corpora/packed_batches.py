@@ -8,6 +8,7 @@ from jaxtyping import Int64
 from cde_rag_training.clustering.packing import Packing, PackingConfig
 from cde_rag_training.corpora.batch import Batch, hard_negatives_of
 from cde_rag_training.corpora.batch_contexts import ContextConfig, Contexts
+from cde_rag_training.corpora.groups import Groups
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.data.transformations import PLAIN
 
@@ -44,21 +45,30 @@ class PackedBatches:
         names = [prepared.source_names[source] for source in prepared.sources]
         clusters = np.ascontiguousarray(prepared.clusters[:, 0])
         self._packing = Packing(clusters, names, prepared.document_vectors, packing)
+        self._sources = Groups(np.asarray(prepared.sources))
         self._following: tuple[int, Iterator[Int64[np.ndarray, " batch"]]] = 0, self._packing.batches()
+
+    @property
+    def per_epoch(self) -> int:
+        """Number of batches in which each pair is seen once, if α = 1; less than a batch of each source is left out."""
+        return self._packing.per_epoch
 
     def batch(self, update: int) -> Batch:
         """Return the batch of one update."""
         random = np.random.default_rng([self._config.seed, update])
         pairs = self._pairs(update)
         queries, documents = self._prepared.queries[pairs], self._prepared.documents[pairs]
+        source = self._sources.of(int(self._prepared.sources[pairs[0]]))
+        hard, filled = hard_negatives_of(self._prepared, pairs, source, self._hard_negatives, random)
         return Batch(
             pairs=pairs,
             queries=queries,
             documents=documents,
-            hard_negatives=hard_negatives_of(self._prepared, pairs, self._hard_negatives, random),
+            hard_negatives=hard,
             context=self._contexts.draw(pairs, documents, (), random),
             siblings=[[] for _ in pairs],
             transformation=PLAIN,
+            filled=filled,
             corpus=f"pack of {self._prepared.source_names[int(self._prepared.sources[pairs[0]])]}",
         )
 

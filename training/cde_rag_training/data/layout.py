@@ -7,6 +7,7 @@ import numpy as np
 
 from cde_rag_training.data.array_folder import PreparedError
 
+NO_PREFIX = -2  # in place of a prefix's text row: none at all; -1: the model's own
 VIEW_KINDS = ("own", "nameless", "keywords", "sentence")
 
 
@@ -48,20 +49,36 @@ LEXICAL = {
 }
 
 PASSAGES = {"passages": Layout(("int64",), ("passages", "3"))}  # text row, domain, parent or -1
+FILTER = {  # of a surrogate of the filter's own
+    "filter_query_vectors": Layout(("float16",), ("pairs", "filter_dim")),
+    "filter_document_vectors": Layout(("float16",), ("pairs", "filter_dim")),
+}
+NEGATIVES = {  # hard negatives, each text once, by the filter's surrogate
+    "negative_rows": Layout(("int64",), ("negative_texts",)),
+    "negative_vectors": Layout(("float16",), ("negative_texts", "filter_dim")),
+}
+LEXICAL_NEGATIVES = {
+    "lexical_negative_starts": Layout(("int64",), ("negative_texts+1",)),
+    "lexical_negative_words": Layout(("int64",), ("negative_words",)),
+    "lexical_negative_weights": Layout(("float32",), ("negative_words",)),
+}
+PREFIXES = {"prefixes": Layout(("int64",), ("pairs", "2"))}  # text rows of task prefixes: query, document
+GROUPS = (LEXICAL, PASSAGES, FILTER, NEGATIVES, LEXICAL_NEGATIVES, PREFIXES)  # each complete, or not there at all
+ALL = {name: each for group in (LAYOUT, *GROUPS) for name, each in group.items()}
 
 
 def check_layout(arrays: Mapping[str, np.ndarray], *, where: str) -> None:
     """Check types, shapes and references of a prepared folder's arrays.
 
     Args:
-        arrays: By name; those of `LEXICAL` all or none, and likewise `PASSAGES`.
+        arrays: By name; those of each of `GROUPS` all or none.
         where: Name of the arrays in error messages.
 
     Raises:
         PreparedError: One is missing or unknown, of another type or shape, or refers to what is not there.
     """
     layout = dict(LAYOUT)
-    for more in (LEXICAL, PASSAGES):
+    for more in GROUPS:
         layout |= more if arrays.keys() & more.keys() else {}
     if arrays.keys() != layout.keys():
         raise _wrong(where, f"the arrays {sorted(layout)}", f"{sorted(arrays)}")
@@ -76,6 +93,11 @@ def check_layout(arrays: Mapping[str, np.ndarray], *, where: str) -> None:
             expected = int(word) if word.isdigit() else lengths.setdefault(word, found - int(more or 0))
             if found != expected + int(more or 0):
                 raise _wrong(f"{where}: {name}", f"{expected} {word}", f"{found - int(more or 0)}")
+    dims = {lengths[axis] for axis in ("dim", "filter_dim") if axis in lengths}
+    if "filter_query_vectors" not in arrays and len(dims) > 1:
+        raise _wrong(
+            f"{where}: negative_vectors", f"vectors of {lengths['dim']} dimensions", str(lengths["filter_dim"])
+        )
     _check_rows(arrays, lengths, where)
 
 
@@ -91,6 +113,12 @@ def _check_rows(arrays: Mapping[str, np.ndarray], lengths: Mapping[str, int], wh
     _check_range(f"{where}: views", views[:, 1], 0, len(VIEW_KINDS))
     if "passages" in arrays:
         _check_range(f"{where}: passages", arrays["passages"][:, 0], 0, lengths["texts"])
+    if "prefixes" in arrays:
+        _check_range(f"{where}: prefixes", arrays["prefixes"], NO_PREFIX, lengths["texts"])
+    if "negative_rows" in arrays:
+        held = arrays["hard_negatives"]
+        if not np.array_equal(arrays["negative_rows"], np.unique(held[held >= 0])):
+            raise _wrong(f"{where}: negative_rows", "each text row of the hard negatives once, ascending", "others")
     own = views[views[:, 1] == VIEW_KINDS.index("own"), 0]
     if (np.diff(views[:, 0]) < 0).any() or not np.array_equal(own, np.arange(lengths["pairs"])):
         raise _wrong(f"{where}: views", "sorted by pair, each with one view of its own", "others")

@@ -16,6 +16,8 @@ class Pair:
         domain: The finer subject inside the source.
         parent: Name of the longer document that `document` was cut from, empty where there is none.
         hard_negatives: Documents that look like an answer and are none.
+        query_prefix: Task prefix of the query, such as "search_query: "; None for the model's own, "" for none.
+        document_prefix: Likewise, of the document, its hard negatives, and of it as a context document.
     """
 
     query: str
@@ -24,6 +26,8 @@ class Pair:
     domain: str
     parent: str = ""
     hard_negatives: tuple[str, ...] = ()
+    query_prefix: str | None = None
+    document_prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ class CorpusPassage:
     parent: str = ""
 
 
-def _key(text: str) -> bytes:
+def text_key(text: str) -> bytes:
+    """Return a digest that texts share which differ in case and white space alone."""
     return hashlib.sha256(" ".join(text.lower().split()).encode()).digest()
 
 
@@ -53,11 +58,11 @@ def without_duplicates(pairs: Iterable[Pair], *, against: Iterable[str] = ()) ->
     Texts are compared without regard to case and white space. A repeated query stays: it has several right answers,
     which the loss masks for each other.
     """
-    forbidden = {_key(text) for text in against}
+    forbidden = {text_key(text) for text in against}
     kept: list[Pair] = []
     for pair in pairs:
-        document = _key(pair.document)
-        if document in forbidden or _key(pair.query) in forbidden:
+        document = text_key(pair.document)
+        if document in forbidden or text_key(pair.query) in forbidden:
             continue
         forbidden.add(document)
         kept.append(pair)
@@ -68,7 +73,7 @@ def per_source(pairs: Iterable[Pair], limits: Mapping[str, int]) -> list[Pair]:
     """Sample about `limits[source]` pairs of each source, deterministically, in order, without splitting parents."""
     by_source: dict[str, dict[bytes, list[Pair]]] = {}
     for pair in pairs:
-        group = _key(f"{pair.domain} {pair.parent}" if pair.parent else pair.document)
+        group = text_key(f"{pair.domain} {pair.parent}" if pair.parent else pair.document)
         by_source.setdefault(pair.source, {}).setdefault(group, []).append(pair)
     chosen: list[Pair] = []
     for source, groups in by_source.items():

@@ -11,10 +11,17 @@ from tqdm import tqdm
 from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError
 from cde_rag.models.tokenizer import TextTokenizer
-from cde_rag_training.clustering.clusters import LAPTOP, ClusterConfig, cluster_pairs, reduced, unit
+from cde_rag_training.clustering.clusters import (
+    LAPTOP,
+    ClusterConfig,
+    cluster_pairs,
+    main_directions,
+    reduced,
+    unit,
+)
 from cde_rag_training.clustering.surrogate import Surrogate, cached
 from cde_rag_training.data.array_folder import open_array, seal
-from cde_rag_training.data.layout import LAYOUT, LEXICAL, PASSAGES
+from cde_rag_training.data.layout import FILTER, LAYOUT, LEXICAL, LEXICAL_NEGATIVES, NEGATIVES, PASSAGES, PREFIXES
 from cde_rag_training.data.lexical import lexical_pairs
 from cde_rag_training.data.pairs import CorpusPassage, Pair
 from cde_rag_training.data.prepared import TOKENIZER, Prepared
@@ -33,6 +40,9 @@ class PrepareConfig:
 
     max_length: int = 256  # tokens that texts are cut at, special tokens included
     surrogate: str = "minilm-256"  # says all that determines the surrogate's vectors: its place in the cache
+    filter_surrogate: str = (
+        ""  # likewise, of a surrogate of the filter's own; empty: the one that clusters.   paper §5: two
+    )
     dims: int | None = None  # of the surrogate embeddings that are kept; None: all of them
     clusters: ClusterConfig = LAPTOP  # the fine ones
     coarse_size: int = 4096  # pairs per coarse cluster aimed at
@@ -49,6 +59,7 @@ def prepare(
     config: PrepareConfig,
     *,
     surrogate: Surrogate,
+    filter_surrogate: Surrogate | None = None,
     passages: Sequence[CorpusPassage] = (),
     cache: Path | None = None,
     progress: bool = False,
@@ -64,6 +75,7 @@ def prepare(
         output: The folder. Steps whose inputs changed are repeated.
         config: Configuration of the preparation.
         surrogate: Texts to vectors; their length does not matter.
+        filter_surrogate: Likewise, for the filter of false negatives alone; None: the one that clusters.
         passages: All passages of the pairs' corpora, in the order of their parents: contexts of a domain and siblings
             are then drawn from them. Without them, from the documents of pairs.
         cache: Folder of data kept between runs, mainly the surrogate embeddings of texts; by default
@@ -74,11 +86,17 @@ def prepare(
         CorpusError: No pairs, a pair with an empty text, or vectors that are not finite.
         MissingExtraError: faiss, or what lexical pairs need, is not installed.
         OSError: The disk is full: no incomplete file is left, and the next run resumes.
+        ValueError: A surrogate of the filter without its name in the config, or the name without it.
 
     Source: paper §4.1 and §5.1; views and the two sizes are ours (design §9).
     """
     pairs = list(pairs)
     _check(pairs)
+    if (filter_surrogate is None) != (not config.filter_surrogate):
+        raise ValueError(
+            f"Expected a filter_surrogate and its name in the config, found the name {config.filter_surrogate!r} and "
+            f"{'no' if filter_surrogate is None else 'a'} surrogate. Give both or none."
+        )
     cache = cache or output / "cache"
     steps = Steps(output, cache)
     given = {"method": METHOD, "pairs": pairs_digest(pairs)}
@@ -94,10 +112,18 @@ def prepare(
     steps.run("vectors", vectors, lambda: _vectors(pairs, surrogate, folder, config, progress=progress))
     sizes = {"clusters": asdict(config.clusters), "coarse_size": config.coarse_size}
     steps.run("clusters", vectors | sizes, lambda: _clusters(pairs, output, config))
+    prefixed = any((pair.query_prefix, pair.document_prefix) != (None, None) for pair in pairs)
+    arrays = LAYOUT | (PASSAGES if passages else {}) | (PREFIXES if prefixed else {})
+    hard = any(pair.hard_negatives for pair in pairs)
+    if hard or filter_surrogate is not None:
+        key = vectors | texts | {"filter": config.filter_surrogate}
+        both = surrogate, filter_surrogate
+        steps.run("filter", key, lambda: _filter(pairs, both, output, folder, config, progress=progress))
+        arrays |= (NEGATIVES if hard else {}) | (FILTER if filter_surrogate is not None else {})
     if config.lexical:
-        steps.run("lexical", given, lambda: _lexical(pairs))
+        steps.run("lexical", given | (texts if hard else {}), lambda: _lexical(pairs, output if hard else None))
+        arrays |= LEXICAL | (LEXICAL_NEGATIVES if hard else {})
     write_durably(output / TOKENIZER, tokenizer.serialised.encode())
-    arrays = LAYOUT | (LEXICAL if config.lexical else {}) | (PASSAGES if passages else {})
     seal(output, [TOKENIZER, *(f"{name}.npy" for name in arrays)], {**facts, "settings": asdict(config)})
     return Prepared.load(output)
 
@@ -158,8 +184,26 @@ def _tokens(
 def _vectors(
     pairs: Sequence[Pair], surrogate: Surrogate, folder: Path, config: PrepareConfig, *, progress: bool
 ) -> Step:
+    sides = _sides(pairs, surrogate, config.surrogate, folder, progress=progress)
+    if config.dims is not None:
+        sides = reduced(*sides, config.dims)
+    return Step({name: side.astype(np.float16) for name, side in zip(VECTORS, sides, strict=True)}, {})
+
+
+def _sides(
+    pairs: Sequence[Pair], surrogate: Surrogate, name: str, folder: Path, *, progress: bool
+) -> tuple[Float32[np.ndarray, "pairs dim"], Float32[np.ndarray, "pairs dim"]]:
+    """Embed the queries and the documents of pairs."""
     queries, documents = [pair.query for pair in pairs], [pair.document for pair in pairs]
-    texts = list(dict.fromkeys(queries + documents))
+    found = _embedded(queries + documents, surrogate, name, folder, progress=progress)
+    return found[: len(pairs)], found[len(pairs) :]
+
+
+def _embedded(
+    given: Sequence[str], surrogate: Surrogate, name: str, folder: Path, *, progress: bool
+) -> Float32[np.ndarray, "texts dim"]:
+    """Embed texts, each different one once, at unit norm."""
+    texts = list(dict.fromkeys(given))
     rows = {text: row for row, text in enumerate(texts)}
     with tqdm(total=len(texts), desc="surrogate", unit=" texts", disable=not progress) as bar:
 
@@ -168,14 +212,49 @@ def _vectors(
             bar.update(len(block))
             return vectors
 
-        found = unit(cached(embed, config.surrogate, folder)(texts))
+        found = unit(cached(embed, name, folder)(texts))
     if not np.isfinite(found).all():
         bad = texts[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
         raise CorpusError(f"Expected finite vectors of the surrogate, found others for the text {bad!r:.80}.")
-    sides = found[[rows[text] for text in queries]], found[[rows[text] for text in documents]]
-    if config.dims is not None:
-        sides = reduced(*sides, config.dims)
-    return Step({name: side.astype(np.float16) for name, side in zip(VECTORS, sides, strict=True)}, {})
+    return found[[rows[text] for text in given]]
+
+
+def _negatives(pairs: Sequence[Pair], folder: Path) -> dict[int, str]:
+    """Return the hard negatives, each text once, by their text rows in ascending order."""
+    rows = open_array(folder / "hard_negatives.npy")
+    found = {
+        int(row): text
+        for pair, some in zip(pairs, rows, strict=True)
+        for text, row in zip(pair.hard_negatives, some, strict=False)
+    }
+    return dict(sorted(found.items()))
+
+
+def _filter(
+    pairs: Sequence[Pair],
+    surrogates: tuple[Surrogate, Surrogate | None],
+    output: Path,
+    folder: Path,
+    config: PrepareConfig,
+    *,
+    progress: bool,
+) -> Step:
+    """Embed what the filter compares by its own surrogate, or else hard negatives by the one that clusters."""
+    first, second = surrogates
+    surrogate, name = (first, config.surrogate) if second is None else (second, config.filter_surrogate)
+    negatives = _negatives(pairs, output)
+    arrays: dict[str, np.ndarray] = {}
+    if second is not None:
+        sides = _sides(pairs, surrogate, name, folder, progress=progress)
+        arrays = {f"filter_{each}": side.astype(np.float16) for each, side in zip(VECTORS, sides, strict=True)}
+    if negatives:
+        vectors = _embedded(list(negatives.values()), surrogate, name, folder, progress=progress)
+        if second is None and config.dims is not None and config.dims < vectors.shape[1]:
+            sides = _sides(pairs, surrogate, name, folder, progress=progress)
+            vectors = unit(vectors @ main_directions(*sides, config.dims))
+        arrays["negative_rows"] = np.array(list(negatives), dtype=np.int64)
+        arrays["negative_vectors"] = vectors.astype(np.float16)
+    return Step(arrays, {})
 
 
 def _clusters(pairs: Sequence[Pair], folder: Path, config: PrepareConfig) -> Step:
@@ -188,6 +267,9 @@ def _clusters(pairs: Sequence[Pair], folder: Path, config: PrepareConfig) -> Ste
     return Step({"clusters": np.stack(levels, axis=1)}, {})
 
 
-def _lexical(pairs: Sequence[Pair]) -> Step:
-    lexical = lexical_pairs([pair.query for pair in pairs], [pair.document for pair in pairs])
-    return Step({f"lexical_{field.name}": getattr(lexical, field.name) for field in fields(lexical)}, {})
+def _lexical(pairs: Sequence[Pair], folder: Path | None) -> Step:
+    """Weigh the terms of queries, documents and, where there is a folder of their rows, hard negatives."""
+    negatives = None if folder is None else list(_negatives(pairs, folder).values())
+    lexical = lexical_pairs([pair.query for pair in pairs], [pair.document for pair in pairs], negatives)
+    arrays = {f"lexical_{field.name}": getattr(lexical, field.name) for field in fields(lexical)}
+    return Step({name: array for name, array in arrays.items() if array is not None}, {})

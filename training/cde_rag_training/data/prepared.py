@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float16, Float32, Int64
+from jaxtyping import Bool, Float16, Float32, Int64
 
 from cde_rag._files import user_path, write_durably
 from cde_rag_training.data.archive import pack, unpacked
 from cde_rag_training.data.array_folder import check_files, damaged, manifest_of, open_array, seal, write_array
-from cde_rag_training.data.layout import LAYOUT, LEXICAL, PASSAGES, check_layout
+from cde_rag_training.data.layout import ALL, LEXICAL, LEXICAL_NEGATIVES, check_layout
 from cde_rag_training.data.lexical import LexicalPairs
 from cde_rag_training.data.tokens import TokenRows
 
@@ -65,6 +65,12 @@ class Prepared:
         lexical: Words and weights for BM25 inside a batch, where they were made.
         passages: Passages of the pairs' corpora, in the order of their parents: text row, domain, parent (or -1). None
             if they were not given; contexts and siblings are then documents of pairs.
+        filter_query_vectors: Embeddings of the queries by a surrogate of the filter's own; None: the other one's count.
+        filter_document_vectors: Likewise, of the documents.
+        negative_rows: Text rows of the hard negatives, each once, ascending; None where the data has none.
+        negative_vectors: Their embeddings by the filter's surrogate.
+        prefixes: Text rows of each pair's task prefixes, of query and document; -1 for the model's own,
+            `layout.NO_PREFIX` for none. None where no pair has one.
     """
 
     folder: Path
@@ -87,6 +93,11 @@ class Prepared:
     clusters: Int64[np.ndarray, "pairs levels"]
     lexical: LexicalPairs | None = None
     passages: Int64[np.ndarray, "passages 3"] | None = None
+    filter_query_vectors: Float16[np.ndarray, "pairs filter_dim"] | None = None
+    filter_document_vectors: Float16[np.ndarray, "pairs filter_dim"] | None = None
+    negative_rows: Int64[np.ndarray, " negative_texts"] | None = None
+    negative_vectors: Float16[np.ndarray, "negative_texts filter_dim"] | None = None
+    prefixes: Int64[np.ndarray, "pairs 2"] | None = None
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -103,6 +114,58 @@ class Prepared:
     def document_vectors_of(self, pairs: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
         """Return surrogate embeddings of some pairs' complete documents, of unit norm up to 1e-3."""
         return self.document_vectors[pairs].astype(np.float32)
+
+    def filter_vectors_of(
+        self, pairs: Int64[np.ndarray, " some"]
+    ) -> tuple[Float32[np.ndarray, "some dim"], Float32[np.ndarray, "some dim"]]:
+        """Return embeddings of some pairs' queries and documents by the surrogate that the filter uses."""
+        queries, documents = self.filter_query_vectors, self.filter_document_vectors
+        if queries is None or documents is None:
+            return self.query_vectors_of(pairs), self.document_vectors_of(pairs)
+        return queries[pairs].astype(np.float32), documents[pairs].astype(np.float32)
+
+    def places_of(
+        self, rows: Int64[np.ndarray, " some"]
+    ) -> tuple[Int64[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
+        """Find texts that are negatives: hard negatives, or documents of pairs.
+
+        Args:
+            rows: Text rows.
+
+        Returns:
+            The place of each in `negative_rows`, or the position of a pair with that document; and True for the former.
+
+        Raises:
+            KeyError: A text that is neither.
+        """
+        held = np.zeros(0, dtype=np.int64) if self.negative_rows is None else np.asarray(self.negative_rows)
+        is_negative = np.isin(rows, held)
+        documents, order = self._sorted_documents
+        places = np.where(is_negative, np.searchsorted(held, rows), 0)
+        found = np.minimum(np.searchsorted(documents, rows), len(documents) - 1)
+        if not (is_negative | (documents[found] == rows)).all():
+            raise KeyError("Expected text rows of hard negatives with vectors or of documents, found others.")
+        return np.where(is_negative, places, order[found]), is_negative
+
+    def negative_vectors_of(self, rows: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
+        """Return embeddings of hard negatives, or of documents in their place, by the filter's surrogate.
+
+        Raises:
+            KeyError: A text that is neither.
+        """
+        places, is_negative = self.places_of(rows)
+        documents = self.filter_document_vectors
+        documents = self.document_vectors if documents is None else documents
+        vectors = np.zeros((len(rows), documents.shape[1]), dtype=np.float32)
+        vectors[~is_negative] = documents[places[~is_negative]]
+        if self.negative_vectors is not None:
+            vectors[is_negative] = self.negative_vectors[places[is_negative]]
+        return vectors
+
+    @cached_property
+    def _sorted_documents(self) -> tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]:
+        order = np.argsort(self.documents, kind="stable")
+        return np.asarray(self.documents)[order], order
 
     def text(self, row: int | np.integer) -> str:
         """Decode a text for people to read, without special tokens."""
@@ -124,7 +187,7 @@ class Prepared:
             PreparedError: Not ready, damaged, newer, or arrays that do not belong together.
         """
         path = user_path(path)
-        files = {TOKENIZER, *(f"{name}.npy" for name in LAYOUT | LEXICAL | PASSAGES)}
+        files = {TOKENIZER, *(f"{name}.npy" for name in ALL)}
         folder = unpacked(path, known=files) if path.is_file() else path
         manifest = manifest_of(folder)
         if not set(manifest.files) <= files:
@@ -132,7 +195,8 @@ class Prepared:
         check_files(folder, manifest.files)
         arrays = {name.removesuffix(".npy"): open_array(folder / name) for name in manifest.files if name != TOKENIZER}
         check_layout(arrays, where=str(folder))
-        lexical = {name.removeprefix("lexical_"): arrays.pop(name) for name in LEXICAL if name in arrays}
+        weights = LEXICAL | LEXICAL_NEGATIVES
+        lexical = {name.removeprefix("lexical_"): arrays.pop(name) for name in weights if name in arrays}
         return cls(
             folder=folder,
             tokenizer_sha256=manifest.facts["tokenizer_sha256"],
@@ -147,7 +211,7 @@ class Prepared:
 
     @classmethod
     def save(cls, folder: Path, arrays: Mapping[str, np.ndarray], facts: Facts, tokenizer: str) -> "Prepared":
-        """Write given arrays, named and shaped as in `LAYOUT`, `LEXICAL` and `PASSAGES`, and open them.
+        """Write given arrays, named and shaped as in `layout`, and open them.
 
         Args:
             folder: Made where it is missing.

@@ -29,6 +29,8 @@ class Columns:
         source: A string or whole number. None: the column `source` where there is one, else the reader's source.
         domain: Likewise. None: the column `domain` where there is one, else the source.
         parent: Likewise; may be missing or empty in a row. None: the column `parent` or `title` where there is one.
+        query_prefix: A string, maybe empty; may be missing in a row. None: the column `query_prefix` where there is one.
+        document_prefix: Likewise.
         hard_negatives: Each holds a string or a list of strings, and may be missing in a row. A cell of a CSV file that
             begins with `["` is a JSON list. Empty: the column `hard_negatives` where there is one.
     """
@@ -39,6 +41,8 @@ class Columns:
     domain: str | None = None
     parent: str | None = None
     hard_negatives: tuple[str, ...] = ()
+    query_prefix: str | None = None
+    document_prefix: str | None = None
 
 
 class PairReader:
@@ -85,7 +89,9 @@ class PairReader:
             name = self._source or (_name(source) if isinstance(source, Path) else f"data set {number}")
             found = False
             what = source if isinstance(source, Path) else name
-            unseen = {one for one in (self._columns.parent, *self._columns.hard_negatives) if one is not None}
+            named = self._columns
+            optional = (named.parent, *named.hard_negatives, named.query_prefix, named.document_prefix)
+            unseen = {one for one in optional if one is not None}
             found = False
             for where, parse in _rows(source, name, self._columns):
                 try:
@@ -194,7 +200,17 @@ def _pair(row: Mapping[str, Any], columns: Columns, source: str) -> Pair:
         hard_negatives=tuple(
             text for name in columns.hard_negatives or ("hard_negatives",) for text in _texts(row.get(name), name)
         ),
+        query_prefix=_prefix(row, columns.query_prefix, "query_prefix"),
+        document_prefix=_prefix(row, columns.document_prefix, "document_prefix"),
     )
+
+
+def _prefix(row: Mapping[str, Any], named: str | None, usual: str) -> str | None:
+    """Return a task prefix as it stands, with its space at the end; None if the row has none."""
+    value = row.get(named or usual)
+    if value is None or isinstance(value, str):
+        return value
+    raise UnusableError(f"expected a string in {named or usual!r}, found {kind(value)}")
 
 
 def _value(row: Mapping[str, Any], name: str) -> object:

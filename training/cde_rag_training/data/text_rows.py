@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
 
 from cde_rag_training.data.alternative_queries import KeywordQueries, sentence_and_rest, without_parent
-from cde_rag_training.data.layout import VIEW_KINDS
+from cde_rag_training.data.layout import NO_PREFIX, VIEW_KINDS
 from cde_rag_training.data.pairs import CorpusPassage, Pair
 
 NONE = -1
@@ -85,11 +85,21 @@ def rows_of(
         "parents": parents,
         "views": _integers(views),
     }
+    prefixes = [(pair.query_prefix, pair.document_prefix) for pair in pairs]
+    if any(prefix is not None for both in prefixes for prefix in both):
+        arrays["prefixes"] = _integers([[_prefix_row(prefix, row) for prefix in both] for both in prefixes])
     if passages:
         held = zip(known, parents_of_passages.tolist(), strict=True)
         places = [(row(one.text), codes[one.source, one.domain], parent) for one, parent in held]
         arrays["passages"] = _integers(places).reshape(-1, 3)
     return Rows(list(rows), arrays, tuple(name[-1] for name in source_names), tuple(name[-1] for name in domain_names))
+
+
+def _prefix_row(prefix: str | None, row: Callable[[str], int]) -> int:
+    """Return the text row of a prefix, without the space at its end, which the tokenizer ignores."""
+    if prefix is None:
+        return NONE
+    return row(prefix.rstrip()) if prefix.strip() else NO_PREFIX
 
 
 def pairs_digest(pairs: Sequence[Pair]) -> str:
@@ -107,7 +117,9 @@ def passages_digest(passages: Sequence[CorpusPassage]) -> str:
 
 
 def _digest(pair: Pair) -> bytes:
-    parts = [pair.query, pair.document, pair.source, pair.domain, pair.parent, pair.hard_negatives]
+    parts: list[object] = [pair.query, pair.document, pair.source, pair.domain, pair.parent, pair.hard_negatives]
+    if (pair.query_prefix, pair.document_prefix) != (None, None):  # pairs without are what they were
+        parts += [pair.query_prefix, pair.document_prefix]
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +25,19 @@ FEW = 10  # rows whose mean stands for the beginning, or the end, of a phase
 
 
 def card(
-    config: TrainingConfig, data: Sequence[Prepared], folder: Path, *, seconds: float, found: Mapping[str, Retrieval]
+    config: TrainingConfig,
+    start: Mapping[str, Any],
+    data: Sequence[Prepared],
+    folder: Path,
+    *,
+    seconds: float,
+    found: Mapping[str, Retrieval],
 ) -> str:
     """Return the text of a model's README.md.
 
     Args:
         config: Configuration of the run.
+        start: Settings of its start as the network has them; they stand in the recipe in place of the config's.
         data: Data of each phase.
         folder: Folder of the run, with its log.
         seconds: Seconds of all phases.
@@ -52,6 +60,7 @@ def card(
     if found:
         lines += ["", *_held_out(rows, found)]
     recipe = {name: value for name, value in asdict(config).items() if name not in ("machine", "prepare")}
+    recipe["start"] = {"model": config.start.model, "name": config.start.name, **start}
     lines += ["", "## Recipe", "", "```json", json.dumps(recipe, indent=1), "```", ""]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from cde_rag_training.loop.first_vectors import FirstStageVectors
 from cde_rag_training.loop.gradcache import CachedStage, Loss, second_stage_step, two_stage_step
 from cde_rag_training.loop.mini_batches import Cutter, MiniBatches
 from cde_rag_training.losses.objective import BatchLoss, Objective
-from cde_rag_training.networks.stages import Stages
+from cde_rag_training.networks.stages import Stages, TextBatch
 from cde_rag_training.processes import count, rank
 
 
@@ -47,6 +47,7 @@ class Gradients:
         objective: The training loss.
         vectors: Vectors of a frozen first stage; None if it is trained.
         context_dropout: Probability that a context embedding is left out.
+        dropout_by_text: True to draw for each text apart, False once for a batch.
         caching: True to cache gradients (memory of a mini-batch), False to keep all activations of the batch.
         mini_batch_size: Texts per forward pass of the first stage over context and siblings.
         seed: Random seed of every draw.
@@ -60,12 +61,14 @@ class Gradients:
         *,
         vectors: FirstStageVectors | None,
         context_dropout: float,
+        dropout_by_text: bool = False,
         caching: bool,
         mini_batch_size: int,
         seed: Sequence[int],
     ) -> None:
         self._stages, self._cutter, self._objective, self._vectors = stages, cutter, objective, vectors
         self._dropout, self._caching, self._size, self._seed = context_dropout, caching, mini_batch_size, list(seed)
+        self._by_text = dropout_by_text
         self._latest: tuple[Batch, MiniBatches, BatchLoss] | None = None
 
     def add(self, batch: Batch, update: int) -> Figures:
@@ -76,6 +79,8 @@ class Gradients:
         stages, (parts, loss) = self._stages, self._cut(batch)
         drawn = np.random.default_rng([*self._seed, update])
         dropped = (drawn.random(len(parts.context)) < self._dropout).tolist()
+        if self._by_text:
+            dropped, parts = [False] * len(dropped), self._dropped(batch, parts, drawn)
         with torch.random.fork_rng(devices=[stages.device] if stages.device.type == "cuda" else []):
             torch.manual_seed(int(drawn.integers(2**62)) + rank())
             value = self._backward(batch, parts, dropped, lambda embeddings: loss(embeddings[parts.order]))
@@ -88,11 +93,31 @@ class Gradients:
             siblings=parts.siblings,
         )
 
+    def _dropped(self, batch: Batch, parts: MiniBatches, drawn: np.random.Generator) -> MiniBatches:
+        """Draw which context embeddings are null for each text: the same whatever processes and mini-batches share."""
+        size, negatives = batch.hard_negatives.shape
+        mask = drawn.random((size * (2 + negatives), self._stages.context_tokens)) < self._dropout
+        rows, own = np.arange(size * (2 + negatives)), self._own(batch)
+        of_negatives = rows[2 * size :].reshape(size, negatives)[own].ravel()
+        texts = np.concatenate([rows[:size][own], rows[size : 2 * size][own], of_negatives])[
+            parts.order.argsort().numpy()
+        ]
+        second: list[TextBatch] = []
+        for part in parts.second:
+            second.append(part._replace(dropped=torch.from_numpy(mask[texts[: len(part.ids)]])))
+            texts = texts[len(part.ids) :]
+        return parts._replace(second=second)
+
+    @staticmethod
+    def _own(batch: Batch) -> slice:
+        """Return this process's pairs of a batch."""
+        size, process, processes = len(batch.pairs), rank(), count()
+        return slice(process * size // processes, (process + 1) * size // processes)
+
     def _cut(self, batch: Batch) -> tuple[MiniBatches, BatchLoss]:
         """Return this process's share of a batch, split into mini-batches; the latest one is cached."""
         if self._latest is None or self._latest[0] is not batch:
-            size, (process, processes) = len(batch.pairs), (rank(), count())
-            own = slice(process * size // processes, (process + 1) * size // processes)
+            own = self._own(batch)
             self._latest = batch, self._cutter(batch, own), self._objective.of(batch, own)
         return self._latest[1:]
 
@@ -121,7 +146,7 @@ class Gradients:
     def _read(self, rows: Sequence[int], batch: Batch) -> Float[Tensor, "rows dim"]:
         """Compute first-stage vectors of a batch's documents, without gradients."""
         if not rows:
-            return torch.zeros(0, self._stages.dim, device=self._stages.device)
+            return torch.zeros(0, self._stages.context_dim, device=self._stages.device)
         if self._vectors is not None and batch.transformation == PLAIN:
             return self._vectors(rows)
         return self._stages.read(self._cutter.first_ids(rows, batch), mini_batch_size=self._size)

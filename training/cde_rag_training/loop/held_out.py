@@ -10,6 +10,7 @@ from cde_rag.evaluation.metrics import ndcg
 from cde_rag.models.one_way.network import DOCUMENT, QUERY
 from cde_rag_training.config import EvaluationConfig
 from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.loop.prefixes import Prefix, Prefixes
 from cde_rag_training.networks.stages import Stages
 
 LARGEST_CONTEXT = 256  # documents, where the model takes any number
@@ -70,7 +71,12 @@ def retrieval_rows(prepared: Prepared, config: EvaluationConfig, *, seed: int) -
 
 
 def retrieval(
-    stages: Stages, prepared: Prepared, sets: Sequence[RetrievalRows], *, mini_batch_size: int
+    stages: Stages,
+    prepared: Prepared,
+    sets: Sequence[RetrievalRows],
+    *,
+    prefixes: Prefixes | None = None,
+    mini_batch_size: int,
 ) -> dict[str, Retrieval]:
     """Compute NDCG@10 of each set under its own, no, and a foreign context, by source; documents have no siblings.
 
@@ -78,12 +84,26 @@ def retrieval(
         stages: The network, in evaluation mode.
         prepared: Held-out pairs.
         sets: Retrieval sets of these pairs.
+        prefixes: Task prefixes of the texts; None: the pairs' own.
         mini_batch_size: Texts per forward pass.
     """
     size = stages.network.config.context_size or LARGEST_CONTEXT
+    prefixes = Prefixes(prepared, (), stages) if prefixes is None else prefixes
+    _, first = np.unique(prepared.queries, return_index=True)
+    pair_of = dict(zip(np.asarray(prepared.queries)[first].tolist(), first.tolist(), strict=True))
+
+    def before(role: int, rows: Sequence[int]) -> list[Prefix]:
+        if role == DOCUMENT:
+            return prefixes.of_rows(rows)
+        return prefixes.of_queries(np.array([pair_of[row] for row in rows], dtype=np.int64))
+
     contexts = [
         stages.read(
-            [stages.first_ids(prepared.texts[row]) for row in each.documents[:size]], mini_batch_size=mini_batch_size
+            [
+                stages.first_ids(prepared.texts[row], prefix)
+                for row, prefix in zip(each.documents[:size], before(DOCUMENT, each.documents[:size]), strict=True)
+            ],
+            mini_batch_size=mini_batch_size,
         )
         for each in sets
     ]
@@ -95,7 +115,10 @@ def retrieval(
             given = stages.prepare(vectors, range(len(vectors)), [False] * len(vectors))
             queries, documents = (
                 stages.embed(
-                    [stages.second_ids(prepared.texts[row], role) for row in rows],
+                    [
+                        stages.second_ids(prepared.texts[row], role, prefix)
+                        for row, prefix in zip(rows, before(role, rows), strict=True)
+                    ],
                     role,
                     given,
                     mini_batch_size=mini_batch_size,

@@ -22,6 +22,7 @@ COLUMNS = (
     "foreign_gain",  # foreign_loss - loss
     "distillation",  # KL to the teacher, nats
     "masked",  # share of documents that are no negatives
+    "filled",  # random documents in place of hard negatives that pairs lack
     "context",  # documents
     "siblings",  # of all documents
     "norm",  # of the gradients, before clipping

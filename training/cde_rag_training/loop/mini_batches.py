@@ -1,6 +1,7 @@
 """A batch as the two stages read it: in mini-batches of texts of similar length, longest first."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from cde_rag.models.one_way.network import DOCUMENT, QUERY
 from cde_rag_training.corpora.batch import Batch
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.data.transformations import DocumentTokens
+from cde_rag_training.loop.prefixes import Prefixes
 from cde_rag_training.networks.stages import Stages, TextBatch
 
 
@@ -44,16 +46,24 @@ class Cutter:
     Args:
         prepared: The data.
         stages: Who reads it.
+        prefixes: Task prefixes of the texts; None: the model's own for all.
         mini_batch_size: Texts per forward pass.
     """
 
-    def __init__(self, prepared: Prepared, stages: Stages, *, mini_batch_size: int) -> None:
+    def __init__(
+        self, prepared: Prepared, stages: Stages, *, prefixes: Prefixes | None = None, mini_batch_size: int
+    ) -> None:
         self._prepared, self._stages, self._size = prepared, stages, mini_batch_size
         self._documents = DocumentTokens(prepared)
+        self._prefixes = Prefixes(prepared, (), stages) if prefixes is None else prefixes
 
     def first_ids(self, rows: Sequence[int], batch: Batch) -> list[list[int]]:
         """Return token ids of a batch's documents for the first stage."""
-        return [self._stages.first_ids(ids) for ids in self._documents(rows, batch.transformation)]
+        documents = self._documents(rows, batch.transformation)
+        return [
+            self._stages.first_ids(ids, prefix)
+            for ids, prefix in zip(documents, self._prefixes.of_rows(rows), strict=True)
+        ]
 
     def __call__(self, batch: Batch, own: slice) -> MiniBatches:
         """Split a process's share of a batch into mini-batches.
@@ -89,10 +99,15 @@ class Cutter:
         shown = [*batch.documents[own].tolist(), *batch.hard_negatives[own].ravel().tolist()]
         documents = self._documents(shown, batch.transformation)
         given = [*siblings, *([] for _ in shown[len(siblings) :])]
+        pairs, count = batch.pairs[own], batch.hard_negatives.shape[1]
+        before = {
+            QUERY: self._prefixes.of_queries(pairs),
+            DOCUMENT: self._prefixes.of_documents(np.concatenate([pairs, np.repeat(pairs, count)])),
+        }
         parts: list[TextBatch] = []
         taken: list[int] = []
         for role, texts, start in ((QUERY, queries, 0), (DOCUMENT, documents, len(queries))):
-            ids = [self._stages.second_ids(each, role) for each in texts]
+            ids = [self._stages.second_ids(*each) for each in zip(texts, repeat(role), before[role], strict=False)]
             of = given if role == DOCUMENT else [[] for _ in texts]
             for bucket in length_buckets([len(each) for each in ids], self._size):
                 parts.append(TextBatch([ids[place] for place in bucket], role, [of[place] for place in bucket]))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from cde_rag_training.config import AdaptersConfig, RatesConfig
 
+LAYERS = ("second_stage.layers.", *(f"second_stage.backbone.native.{each}." for each in ("layers", "encoder.layer")))
 ADAPTER = "lora_"  # in the names of peft's parameters
 
 
@@ -32,7 +33,7 @@ def place_of(name: str, layers: int) -> Place:
     """
     if name.startswith("first_stage."):
         return Place("first_stage")
-    for prefix in ("second_stage.layers.", "second_stage.backbone.native.layers."):
+    for prefix in LAYERS:
         if name.startswith(prefix):
             return Place("encoder", layers - 1 - int(name.removeprefix(prefix).split(".")[0]))
     if name.startswith(("embeddings.", "second_stage.backbone.native.embeddings.")):

@@ -13,6 +13,7 @@ from cde_rag_training.corpora.batch import Batch, Batches
 from cde_rag_training.corpora.filtering import FilterConfig, StartBatch
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.data.transformations import DocumentTokens
+from cde_rag_training.loop.prefixes import Prefix, Prefixes
 from cde_rag_training.losses.objective import Objective
 from cde_rag_training.networks.stages import Stages
 
@@ -25,23 +26,28 @@ class StartModel:
     Args:
         stages: A copy of the network that training leaves alone.
         prepared: The data.
+        prefixes: Task prefixes of the texts; None: the model's own for all.
         mini_batch_size: Texts per forward pass.
     """
 
-    def __init__(self, stages: Stages, prepared: Prepared, *, mini_batch_size: int) -> None:
+    def __init__(
+        self, stages: Stages, prepared: Prepared, *, prefixes: Prefixes | None = None, mini_batch_size: int
+    ) -> None:
         self._stages, self._prepared, self._size = stages, prepared, mini_batch_size
+        self._prefixes = Prefixes(prepared, (), stages) if prefixes is None else prefixes
         self._documents = DocumentTokens(prepared)
         with torch.no_grad():
-            self._given = stages.prepare(torch.zeros(0, stages.dim, device=stages.device), [], [])
+            self._given = stages.prepare(torch.zeros(0, stages.context_dim, device=stages.device), [], [])
 
     def __call__(self, batch: Batch) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
         """Embed queries and documents as the batch shows them, unit norm."""
         queries = [self._prepared.texts[row] for row in batch.queries.tolist()]
         documents = self._documents(batch.documents.tolist(), batch.transformation)
-        return self._embed(queries, QUERY), self._embed(documents, DOCUMENT)
+        before = self._prefixes.of_queries(batch.pairs), self._prefixes.of_documents(batch.pairs)
+        return self._embed(queries, QUERY, before[0]), self._embed(documents, DOCUMENT, before[1])
 
-    def _embed(self, texts: list[list[int]], role: int) -> Float[Tensor, "texts dim"]:
-        ids = [self._stages.second_ids(each, role) for each in texts]
+    def _embed(self, texts: list[list[int]], role: int, before: list[Prefix]) -> Float[Tensor, "texts dim"]:
+        ids = [self._stages.second_ids(each, role, prefix) for each, prefix in zip(texts, before, strict=True)]
         return self._stages.embed(ids, role, self._given, mini_batch_size=self._size)
 
 
@@ -57,6 +63,7 @@ def start_batches(
             batch,
             **{name: getattr(batch, name)[:PAIRS] for name in ("pairs", "queries", "documents", "siblings")},
             hard_negatives=batch.hard_negatives[:PAIRS, :0],
+            filled=None,
         )
         queries, documents = start(part)
         known = always.mask(part)

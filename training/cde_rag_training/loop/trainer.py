@@ -23,6 +23,7 @@ from cde_rag_training.loop.guard import ContextGuard, enough_memory, not_finite
 from cde_rag_training.loop.held_out import RetrievalRows, mean_of, retrieval
 from cde_rag_training.loop.logs import Board, Log
 from cde_rag_training.loop.mini_batches import Cutter
+from cde_rag_training.loop.prefixes import Prefixes
 from cde_rag_training.loop.optimiser import Optimiser, groups_of
 from cde_rag_training.loop.state import RunProgress, State, StateFile
 from cde_rag_training.losses.objective import Objective, Teacher
@@ -110,6 +111,23 @@ class Schedule:
         return seconds * (1 - share) / share if share else float("inf")
 
 
+def in_updates(config: ScheduleConfig, per_epoch: int) -> ScheduleConfig:
+    """Return the schedule with epochs as updates, and a warm-up in updates as a share of them.
+
+    Args:
+        config: The schedule.
+        per_epoch: Updates of an epoch.
+
+    Example:
+        >>> schedule = in_updates(ScheduleConfig(updates=0, epochs=3, warmup_updates=6), 10)
+        >>> schedule.updates, schedule.warmup
+        (30, 0.2)
+    """
+    updates = config.epochs * per_epoch or config.updates
+    warmup = min(config.warmup_updates, updates - 1) / updates if config.warmup_updates else config.warmup
+    return replace(config, updates=updates, epochs=0, warmup=warmup, warmup_updates=0)
+
+
 class Trainer:
     """Trainer of one phase, from its beginning or from a checkpoint.
 
@@ -130,7 +148,8 @@ class Trainer:
         self.phase: PhaseConfig = run.config.phases[state.progress.phase]
         self._batches = batches_of(prepared, self.phase, seed=run.config.seed + state.progress.phase)
         _check_processes(self._batches)
-        self._schedule = Schedule(self.phase.schedule)
+        schedule = in_updates(self.phase.schedule, self._batches.per_epoch)
+        self._schedule, self._updates = Schedule(schedule), schedule.updates
         self._optimiser = Optimiser(
             groups_of(stages.network, stages.layers, self.phase.rates, run.config.adapters), clip=self.phase.rates.clip
         )
@@ -149,13 +168,19 @@ class Trainer:
     def _new_gradients(self, teacher: Teacher | None) -> Gradients:
         size, stages = self._machine.mini_batch_size, self._stages
         finished = self.phase.rates.first_stage == 0
+        prefixes = Prefixes(self._prepared, self.phase.sources, stages)
         folder = self._run.output / "first-stage"
         return Gradients(
             stages,
-            Cutter(self._prepared, stages, mini_batch_size=size),
+            Cutter(self._prepared, stages, prefixes=prefixes, mini_batch_size=size),
             Objective(self.phase.loss, self.phase.filter, self._prepared, device=stages.device, start=teacher),
-            vectors=FirstStageVectors(stages, self._prepared, folder, mini_batch_size=size) if finished else None,
+            vectors=(
+                FirstStageVectors(stages, self._prepared, folder, prefixes=prefixes, mini_batch_size=size)
+                if finished
+                else None
+            ),
             context_dropout=self.phase.context_dropout,
+            dropout_by_text=self.phase.context_dropout_by == "text",
             caching=self._machine.gradient_caching,
             mini_batch_size=size,
             seed=[self._run.config.seed, self._progress.phase],
@@ -176,7 +201,7 @@ class Trainer:
         if self._progress.update == 0:
             self._report({"phase": self.phase.name, "update": 0})
         with tqdm(
-            total=self.phase.schedule.updates or None,
+            total=self._updates or None,
             initial=self._progress.update,
             desc=self.phase.name,
             unit="update",
@@ -239,7 +264,13 @@ class Trainer:
         found = dict(zip(names, averages(own, device=self._stages.device), strict=True))
         row = {name: value for name, value in found.items() if not math.isnan(value)}
         tokens, siblings = (round(found[name] * count()) for name in ("tokens", "siblings"))
-        return {**row, "tokens": tokens, "siblings": siblings, "context": len(batch.context), "corpus": batch.corpus}
+        return {
+            **row,
+            "tokens": tokens,
+            "siblings": siblings,
+            "context": len(batch.context),
+            "corpus": batch.corpus,
+        } | ({"filled": batch.random_negatives} if batch.hard_negatives.size else {})
 
     def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
         """Compute the batch's loss under the null context and under another batch's, before the update."""

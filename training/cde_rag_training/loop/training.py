@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import nn
@@ -18,6 +19,7 @@ from cde_rag.errors import CorpusError, require
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.two_way import checkpoint
+from cde_rag.models.two_way.network import TwoWay
 from cde_rag.stores.files import locked
 from cde_rag_training.config import AdaptersConfig, PhaseConfig, TrainingConfig
 from cde_rag_training.corpora.filtering import warn_of_start_model
@@ -28,13 +30,14 @@ from cde_rag_training.loop.distillation import distil_first_stage
 from cde_rag_training.loop.held_out import retrieval, retrieval_rows
 from cde_rag_training.loop.logs import Board, Log
 from cde_rag_training.loop.optimiser import place_of
+from cde_rag_training.loop.prefixes import Prefixes
 from cde_rag_training.loop.state import STATE, RunProgress, State, StateFile
 from cde_rag_training.loop.teacher import StartModel, start_batches
 from cde_rag_training.loop.trainer import WEIGHTS, Run, Trainer, batches_of, part_of
 from cde_rag_training.loop.training_data import Data, opened
 from cde_rag_training.networks.interpolation import interpolate
 from cde_rag_training.networks.stages import Stages, stages_of
-from cde_rag_training.networks.start import Start, load_start
+from cde_rag_training.networks.start import Start, load_start, start_settings
 from cde_rag_training.processes import first_one_first, joined, rank
 from cde_rag_training.recipe import RecipeError
 
@@ -220,11 +223,28 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
             f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "
             "(lexical), or leave the rule 'agreement' and lexical_share out."
         )
+    drawn = phase.corpora.hard_negatives and (np.asarray(prepared.hard_negatives) >= 0).any()
+    if drawn and phase.filter.rule != "none" and prepared.negative_vectors is None:
+        raise CorpusError(
+            f"Phase {phase.name!r}: expected surrogate embeddings of the hard negatives in {prepared.folder}, which the "
+            "filter compares, found none. Prepare the data again, or set corpora.hard_negatives to 0."
+        )
     if unknown := sorted(set(phase.loss.teacher_sources) - set(prepared.source_names)):
         raise CorpusError(
             f"Phase {phase.name!r}: loss.teacher_sources names {unknown[0]!r}, which {prepared.folder} lacks. It has "
             f"{', '.join(prepared.source_names)}."
         )
+    if phase.context_dropout_by == "text" and not isinstance(stages.network, TwoWay):
+        raise RecipeError(
+            f'Phase {phase.name!r}: expected context_dropout_by "batch", since a one-way model condenses a context once for '
+            'all texts; found "text".'
+        )
+    if unknown := sorted({each.name for each in phase.sources} - set(prepared.source_names)):
+        raise CorpusError(
+            f"Phase {phase.name!r}: sources names {unknown[0]!r}, which {prepared.folder} lacks. It has "
+            f"{', '.join(prepared.source_names)}."
+        )
+    Prefixes(prepared, phase.sources, stages)  # says what the model cannot read
     batches_of(prepared, phase, seed=0)  # says what its data lacks
 
 
@@ -279,7 +299,8 @@ def _phase(run: Run, stages: Stages, teaching: Stages | None, prepared: Prepared
     phase = config.phases[state.progress.phase]
     teacher = None
     if teaching is not None and teaching.knows_null:
-        teacher = StartModel(teaching, prepared, mini_batch_size=size)
+        prefixes = Prefixes(prepared, phase.sources, teaching)
+        teacher = StartModel(teaching, prepared, prefixes=prefixes, mini_batch_size=size)
         if _masks_all(phase) and state.progress.update == 0 and rank() == 0:
             batches = batches_of(prepared, phase, seed=config.seed + state.progress.phase)
             warn_of_start_model(start_batches(teacher, phase, batches, prepared, device=stages.device))
@@ -295,5 +316,8 @@ def _write(run: Run, stages: Stages, start: Start, sets: Sequence[Prepared], don
     found = {}
     if run.held_out is not None and run.config.evaluation.every:
         found = retrieval(stages, *run.held_out, mini_batch_size=run.config.machine.mini_batch_size)
-    text = card(run.config, sets, run.output, seconds=done.earlier_seconds, found=found)
+    settings = start_settings(network)  # what the model is, whatever was asked for
+    if start.new_first_stage:
+        settings["distillation"] = asdict(run.config.start.distillation)
+    text = card(run.config, settings, sets, run.output, seconds=done.earlier_seconds, found=found)
     write_durably(folder / CARD, text.encode())

@@ -13,6 +13,7 @@ from cde_rag_training.data.preparation import PrepareConfig, prepare
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.data.reading import PairReader
 from cde_rag_training.processes import first_one_first
+from cde_rag_training.recipe import RecipeError
 
 Data = Prepared | Path | str | Sequence[Pair]
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet", ".gz")  # files of pairs end in; other files are packed folders
@@ -32,6 +33,7 @@ def opened(data: Data, tokenizer: TextTokenizer, config: PrepareConfig, folder: 
         CorpusError: Pairs that cannot be used, or data that was prepared with another tokenizer.
         MissingExtraError: Pairs need the extra `train`.
         PreparedError: No prepared folder, or a damaged one.
+        RecipeError: Pairs that are not prepared, and a filter_surrogate.
     """
     prepared = data if isinstance(data, Prepared) else _prepared(data, tokenizer, config, folder)
     if prepared.tokenizer_sha256 != tokenizer.sha256:
@@ -52,6 +54,11 @@ def _prepared(
         pairs = PairReader(path)
     else:
         pairs = data
+    if config.filter_surrogate:
+        raise RecipeError(
+            f"Expected prepared pairs with prepare.filter_surrogate {config.filter_surrogate!r}, found pairs, which are "
+            "prepared with MiniLM alone. Prepare them with cde-rag-train prepare --filter-surrogate."
+        )
 
     @cache
     def surrogate() -> Surrogate:  # not loaded where its vectors are kept already

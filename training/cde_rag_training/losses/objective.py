@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cde_rag.errors import CorpusError
 from cde_rag_training.config import LossConfig
 from cde_rag_training.corpora.batch import Batch
 from cde_rag_training.corpora.filtering import FilterConfig, by_rule, duplicates
@@ -118,20 +120,58 @@ class Objective:
     def mask(self, batch: Batch) -> Bool[Tensor, "batch texts"]:
         """Compute a mask, True where a text is no negative of a query: documents, then hard negatives pair by pair.
 
-        Masked documents: those that the configured rule masks by their surrogate embeddings, other answers to the same
-        query, and copies of the document (near-duplicates and other views too). Masked hard negatives: answers to the
-        same query, by their text.
+        Masked texts: those that the configured rule masks by the embeddings of the filter's surrogate, other answers to
+        the same query, and copies of the document (near-duplicates and other views too). Of a pair's own hard negatives
+        only those are masked whose text answers the same query: they were chosen to be near. Random documents in their
+        place are masked as any other.
+
+        Source: paper eq. 4, where S(q, d) is of all documents; own hard negatives stay as in the paper's code.
         """
-        queries, documents = (vectors.to(self._device) for vectors in self.surrogate(batch))
+        held = self._prepared.filter_vectors_of(batch.pairs)
+        queries, documents = (torch.from_numpy(each).to(self._device) for each in held)
         asked, answers = self._tensor(batch.queries), self._tensor(self._prepared.documents[batch.pairs])
         lexical = self._lexical(batch) if self._rule.rule == "agreement" else None
         right = torch.from_numpy(self._same_queries(batch.pairs, batch.queries)).to(self._device)  # j answers query i
+        rows = batch.hard_negatives.ravel()
+        if len(rows):
+            answers = torch.cat([answers, self._tensor(rows)])
+            documents = torch.cat([documents, torch.from_numpy(self._negative_vectors(rows)).to(self._device)])
+            if lexical is not None:
+                lexical = torch.cat([lexical, self._lexical_of_negatives(batch.pairs, rows)], dim=1)
         mask = by_rule(self._rule, queries @ documents.T, lexical) | duplicates(asked, answers, documents)
-        mask |= right.clone().fill_diagonal_(0)
-        if batch.hard_negatives.shape[1] == 0:
-            return mask
-        same = (answers[:, None] == self._tensor(batch.hard_negatives.ravel())[None, :]).float()
-        return torch.cat([mask, right.float() @ same > 0], dim=1)
+        count = len(queries)
+        mask[:, :count] |= right.clone().fill_diagonal_(0)
+        if len(rows):
+            mask[:, count:] &= ~self._own_negatives(batch)
+            same = (answers[:count, None] == answers[None, count:]).float()
+            mask[:, count:] |= right.float() @ same > 0
+        return mask
+
+    def _own_negatives(self, batch: Batch) -> Bool[Tensor, "batch negatives"]:
+        """Return True where a hard negative is the query's own, and no random document in its place."""
+        own = torch.from_numpy(batch.own_negatives).to(self._device)  # (batch, negatives of a pair)
+        pairs = torch.eye(len(own), dtype=torch.bool, device=self._device)
+        return (pairs[:, :, None] & own[None]).flatten(1)
+
+    def _negative_vectors(self, rows: np.ndarray) -> np.ndarray:
+        try:
+            return self._prepared.negative_vectors_of(rows)
+        except KeyError as error:
+            raise CorpusError(
+                f"{self._prepared.folder}: expected surrogate embeddings of hard negatives, which the filter compares, "
+                "found none. Prepare the data again."
+            ) from error
+
+    def _lexical_of_negatives(self, pairs: np.ndarray, rows: np.ndarray) -> Float[Tensor, "batch negatives"]:
+        """Return BM25 of the queries with hard negatives, or with documents in their place."""
+        lexical, (places, is_negative) = self._prepared.lexical, self._prepared.places_of(rows)
+        if lexical is None:
+            raise self._no_weights()
+        scores = np.zeros((len(pairs), len(rows)), dtype=np.float32)
+        scores[:, ~is_negative] = lexical.scores_of_documents(pairs, places[~is_negative])
+        if is_negative.any():
+            scores[:, is_negative] = lexical.scores_of_negatives(pairs, places[is_negative])
+        return torch.from_numpy(scores).to(self._device)
 
     def surrogate(self, batch: Batch) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
         """Return surrogate embeddings of the pairs' own queries and complete documents."""
@@ -158,11 +198,14 @@ class Objective:
 
     def _lexical(self, batch: Batch) -> Float[Tensor, "batch batch"]:
         if self._prepared.lexical is None:
-            raise ValueError(
-                f"Expected BM25 weights in {self._prepared.folder}, found none. Prepare the data with them, or leave "
-                "the rule 'agreement' and lexical_share out."
-            )
+            raise self._no_weights()
         return torch.from_numpy(self._prepared.lexical.scores(batch.pairs)).to(self._device)
+
+    def _no_weights(self) -> ValueError:
+        return ValueError(
+            f"Expected BM25 weights in {self._prepared.folder}, found none. Prepare the data with them, or leave the rule "
+            "'agreement' and lexical_share out."
+        )
 
     def _tensor(self, rows: object) -> Int[Tensor, " rows"]:
         return torch.as_tensor(rows, device=self._device)

@@ -16,7 +16,9 @@ from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way import checkpoint
 from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.config import StartConfig
-from cde_rag_training.networks.start import load_start, trainable
+from cde_rag_training.networks.start import load_start, start_settings, trainable
+
+SET_LATER = ("lead_share", "full_likeness")  # settings that a finished model may have been given after its training
 
 ENCODER = ("second_stage.layers.", "second_stage.backbone.native.")
 
@@ -110,15 +112,6 @@ def interpolate_models(
         raise ModelError(
             f"{trained}: expected a one-way model, which has siblings and an output map, found a two-way one."
         )
-    begun = StartConfig(model=start, name=network.config.name)
-    if isinstance(network, TwoStage):
-        sizes = network.config
-        begun = replace(
-            begun,
-            max_length=sizes.max_length,
-            context_layers=sizes.context_layers,
-            first_stage_layers=sizes.first_stage_layers,
-        )
     states: list[Mapping[str, Tensor]] = [network.state_dict()]
     for other in others:
         another, read_by = _trained(other)
@@ -128,10 +121,11 @@ def interpolate_models(
                 f"trained from {start} by one recipe with other seeds, before they are rotated."
             )
         states.append(another.state_dict())
-    before = load_start(begun, seed=0).network
     try:
+        sizes = {name: size for name, size in start_settings(network).items() if name not in SET_LATER}
+        before = load_start(StartConfig(model=start, **sizes), seed=0).network
         network.load_state_dict(interpolate(before.state_dict(), average(states), share))
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError) as error:  # a RecipeError, where a finished start has other sizes
         raise ModelError(f"{trained} was not trained from {start}: {error}") from error
     if isinstance(network, TwoStage):
         network.second_stage.sibling_output.weight.mul_(siblings)

@@ -18,6 +18,7 @@ from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way.network import PreparedTokens, TwoWay
+from cde_rag_training.recipe import RecipeError
 
 
 class TextBatch(NamedTuple):
@@ -27,11 +28,13 @@ class TextBatch(NamedTuple):
         ids: Token ids of each text.
         role: `QUERY` or `DOCUMENT`, of all of them.
         siblings: Siblings of each text, as rows of the first stage's vectors.
+        dropped: True for context embeddings that are the null embedding for a text alone; None if there are none.
     """
 
     ids: list[list[int]]
     role: int
     siblings: list[list[int]]
+    dropped: Bool[Tensor, "texts context"] | None = None
 
 
 class Stages(ABC):
@@ -50,6 +53,7 @@ class Stages(ABC):
     layers: int  # of the second stage
     reads_siblings: bool
     knows_null: bool  # whether there is a null context
+    context_tokens: int  # context embeddings that a text can lack by itself; 0 where the context is condensed
 
     def __init__(self, network: TwoStage | TwoWay, *, device: str, precision: str) -> None:
         self.network = network.to(device)
@@ -61,6 +65,11 @@ class Stages(ABC):
         """Number of dimensions of the embeddings."""
         return self.network.config.dim
 
+    @property
+    def context_dim(self) -> int:
+        """Length of a context document's row of first-stage vectors."""
+        return self.dim
+
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
 
@@ -68,17 +77,39 @@ class Stages(ABC):
         tokens, mask = pad(ids)
         return tokens.to(self.device), mask.to(self.device)
 
-    def first_ids(self, ids: list[int]) -> list[int]:
-        """Return a document's token ids for the first stage."""
-        return _cut(self._prefixed(ids, DOCUMENT), self.network.config.first_stage_max_length)
+    def first_ids(self, ids: list[int], prefix: list[int] | None = None) -> list[int]:
+        """Return a document's token ids for the first stage; with a prefix in place of the model's own."""
+        return _cut(self._prefixed(ids, DOCUMENT, prefix), self.network.config.first_stage_max_length)
 
-    def second_ids(self, ids: list[int], role: int) -> list[int]:
-        """Return a text's token ids for the second stage."""
-        return _cut(self._prefixed(ids, role), self.network.config.max_length)
+    def second_ids(self, ids: list[int], role: int, prefix: list[int] | None = None) -> list[int]:
+        """Return a text's token ids for the second stage; with a prefix in place of the model's own."""
+        return _cut(self._prefixed(ids, role, prefix), self.network.config.max_length)
 
-    def _prefixed(self, ids: list[int], role: int) -> list[int]:
-        del role
+    def _prefixed(self, ids: list[int], role: int, prefix: list[int] | None) -> list[int]:
+        del role, prefix
         return ids
+
+    def prefix_ids(self, prefix: str) -> list[int]:
+        """Return the token ids of a prefix, without special tokens.
+
+        Raises:
+            RecipeError: The model has no prefixes.
+        """
+        raise self._no_prefixes(prefix)
+
+    def check_prefixes(self, prefixes: Sequence[list[int]]) -> None:
+        """Check prefixes that are given as token ids.
+
+        Raises:
+            RecipeError: The model has no prefixes, or would not find the end of one.
+        """
+        raise self._no_prefixes(f"{len(prefixes)} others")
+
+    def _no_prefixes(self, found: str) -> RecipeError:
+        return RecipeError(
+            f"{self.network.config.name} tells queries from documents by a learned vector, found prefixes: {found!r}. Leave "
+            "them out of sources and pairs; they are for two-way models."
+        )
 
     def first(self, ids: Sequence[Sequence[int]], given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
         """Run the first stage in training, with gradients."""
@@ -89,7 +120,7 @@ class Stages(ABC):
     @torch.no_grad()
     def read(self, ids: Sequence[list[int]], *, mini_batch_size: int) -> Float[Tensor, "texts dim"]:
         """Run the finished first stage as for contexts, in float32; texts in any order and number."""
-        vectors = torch.zeros(len(ids), self.dim, device=self.device)
+        vectors = torch.zeros(len(ids), self.context_dim, device=self.device)
         for bucket in length_buckets([len(row) for row in ids], mini_batch_size):
             vectors[bucket] = self.network.read(*self._padded([ids[place] for place in bucket]))
         return vectors
@@ -131,6 +162,7 @@ class OneWayStages(Stages):
     """A network with one-way context attention."""
 
     reads_siblings = knows_null = True
+    context_tokens = 0
 
     def __init__(self, network: TwoStage, *, device: str, precision: str) -> None:
         super().__init__(network, device=device, precision=precision)
@@ -191,14 +223,33 @@ class TwoWayStages(Stages):
         super().__init__(network, device=device, precision=precision)
         self._two_way = network
         config = network.config
-        self.layers, self.knows_null = config.layers, config.null_embedding
-        self._prefixes = {
-            role: tokenizer([prefix.rstrip()], config.max_length)[0].ids[1:-1] if prefix.strip() else []
-            for role, prefix in ((QUERY, config.query_prefix), (DOCUMENT, config.document_prefix))
-        }
+        self.layers, self.knows_null, self._tokenizer = config.layers, config.null_embedding, tokenizer
+        self.context_tokens = config.context_tokens if config.null_embedding else 0
+        roles = ((QUERY, config.query_prefix), (DOCUMENT, config.document_prefix))
+        self._prefixes = {role: self.prefix_ids(prefix) for role, prefix in roles}
 
-    def _prefixed(self, ids: list[int], role: int) -> list[int]:
-        return [ids[0], *self._prefixes[role], *ids[1:]]
+    @property
+    def context_dim(self) -> int:
+        """Length of a context document's row: all its embeddings, one after the other."""
+        return self._two_way.config.tokens_per_document * self.dim
+
+    def prefix_ids(self, prefix: str) -> list[int]:
+        """Return the token ids of a prefix, without special tokens."""
+        if not prefix.strip():
+            return []
+        return self._tokenizer([prefix.rstrip()], self._two_way.config.max_length)[0].ids[1:-1]
+
+    def check_prefixes(self, prefixes: Sequence[list[int]]) -> None:
+        """Check that a model which pools after the prefix finds the end of each one."""
+        stage = self._two_way.second_stage
+        if stage.pooling == "text_after_prefix" and any(ids and stage.prefix_end not in ids for ids in prefixes):
+            raise RecipeError(
+                f"{self._two_way.config.name} pools over the tokens after a colon: expected prefixes that end in one, such "
+                "as 'classification: ', found one without. Add it."
+            )
+
+    def _prefixed(self, ids: list[int], role: int, prefix: list[int] | None) -> list[int]:
+        return [ids[0], *(self._prefixes[role] if prefix is None else prefix), *ids[1:]]
 
     def prepare(
         self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
@@ -220,7 +271,7 @@ class TwoWayStages(Stages):
         chosen = vectors[rows]
         if null is not None:
             out = torch.tensor(dropped[:size], dtype=torch.bool, device=self.device)
-            chosen = torch.where(out[:, None], null, chosen)
+            chosen = torch.where(out[:, None], null.repeat(chosen.shape[1] // len(null)), chosen)
         places = torch.arange(len(rows), device=self.device)
         counts = (size - 1 - places).div(max(1, len(rows)), rounding_mode="floor") + 1
         prepared = self._two_way.prepare(chosen, counts)
@@ -229,10 +280,21 @@ class TwoWayStages(Stages):
         return [prepared.tokens]
 
     def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
-        """Run the second stage with the context tokens in front of every text."""
+        """Run the second stage with the context tokens in front of every text, some null for it alone."""
         with self._autocast():
-            vectors = self._two_way.second_stage(*self._padded(texts.ids), PreparedTokens(given[0]))
+            vectors = self._two_way.second_stage(
+                *self._padded(texts.ids), PreparedTokens(self._tokens(texts, given[0]))
+            )
         return F.normalize(vectors.float(), dim=-1)
+
+    def _tokens(self, texts: TextBatch, given: Float[Tensor, "1 given dim"]) -> Float[Tensor, "contexts given dim"]:
+        """Return the tokens before a text; where some are dropped, with a row for each text."""
+        null = self._two_way.second_stage.null_embedding
+        if texts.dropped is None or null is None:
+            return given
+        dropped = texts.dropped.to(self.device)
+        out = F.pad(dropped, (0, given.shape[1] - dropped.shape[1]))  # soft tokens stay
+        return torch.where(out[:, :, None], null, given)
 
     def figures(self) -> dict[str, float]:
         """Return an empty mapping, since there are no gates."""

@@ -1,6 +1,6 @@
 """Start of training: a finished model, or a new one whose encoder is that of a plain embedder."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,23 +11,21 @@ from torch import Tensor, nn
 
 from cde_rag.errors import ModelError
 from cde_rag.models.files.names import ModelName
-from cde_rag.models.files.weights import read_json, weight_files
+from cde_rag.models.files.weights import read_json
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.config import ModelConfig
 from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.pair.network import PairNetwork
 from cde_rag.models.tokenizer import TextTokenizer
-from cde_rag.models.two_way import checkpoint as two_way_checkpoint
-from cde_rag.models.two_way import files as published
-from cde_rag.models.two_way.config import MODERN_BERT, TwoWayConfig
-from cde_rag.models.two_way.files import PREFIX_END, read_tensors
+from cde_rag.models.two_way.config import BERT, MODERN_BERT, NOMIC_BERT, TwoWayConfig
 from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.clustering.surrogate import minilm_folder
-from cde_rag_training.config import StartConfig
+from cde_rag_training.config import CONTEXT_LAYERS, MAX_LENGTH, ONE_WAY, TWO_WAY, DistillationConfig, StartConfig
+from cde_rag_training.networks.backbone import two_way_from_backbone
+from cde_rag_training.recipe import RecipeError
 
 MINILM = "minilm"
-WRAPPERS = ("model.", "bert.")  # what a backbone's keys begin with where it was saved inside another model
 
 SIBLINGS_SHARE = 0.3  # of the siblings' mean in the output; gains about 3 points before any training
 BERT_LAYER = {
@@ -56,6 +54,8 @@ class Start(NamedTuple):
 def load_start(config: StartConfig, *, seed: int) -> Start:
     """Load the model that a run starts from, under its new name.
 
+    A BERT starts a one-way model, unless two-way attention is asked for; NomicBERT and ModernBERT start two-way models.
+
     Args:
         config: Names it.
         seed: Random seed of the parts that start at random.
@@ -63,22 +63,73 @@ def load_start(config: StartConfig, *, seed: int) -> Start:
     Raises:
         MissingExtraError: "minilm" needs the extra `train`, a two-way model `hub`.
         ModelError: There is no such model, or one of a kind that cannot be trained.
+        RecipeError: A setting that the model has otherwise or not at all: a finished model fixes its sizes.
     """
     folder = minilm_folder() if config.model == MINILM else checkpoints.local(config.model)
-    kind = read_json(folder / checkpoints.CONFIG).get("model_type") if folder is not None else None
-    if folder is not None and kind == "bert":
+    family = read_json(folder / checkpoints.CONFIG).get("model_type") if folder is not None else None
+    if folder is not None and family == BERT and config.attention != TWO_WAY:
         tokenizer = TextTokenizer(bert_tokenizer(folder))
-        return Start(from_bert(folder, _bert_config(folder, config), seed=seed), tokenizer, new_first_stage=True)
-    if folder is not None and kind in published.TOKENIZERS:
+        network = from_bert(folder, _bert_config(folder, config), seed=seed)
+        start = Start(network, tokenizer, new_first_stage=True)
+    elif folder is not None and family in (BERT, NOMIC_BERT, MODERN_BERT):
         tokenizer = TextTokenizer(bert_tokenizer(folder))
-        return Start(two_way_from_backbone(folder, tokenizer, config, seed=seed), tokenizer, new_first_stage=False)
-    loaded, tokenizer, _ = ModelSource.find(ModelName.parse(config.model)).network()
-    network = trainable(loaded)
-    if isinstance(network, TwoStage):
-        network.config = replace(network.config, name=config.name)
+        network = two_way_from_backbone(folder, tokenizer, config, seed=seed)
+        start = Start(network, tokenizer, new_first_stage=False)
     else:
-        network.config = replace(network.config, name=config.name)
-    return Start(network, tokenizer, new_first_stage=False)
+        loaded, tokenizer, _ = ModelSource.find(ModelName.parse(config.model)).network()
+        start = Start(_named(trainable(loaded), config.name), tokenizer, new_first_stage=False)
+    _refuse_other_settings(config, start)
+    return start
+
+
+def _named(network: TwoStage | TwoWay, name: str) -> TwoStage | TwoWay:
+    if isinstance(network, TwoStage):
+        network.config = replace(network.config, name=name)
+    else:
+        network.config = replace(network.config, name=name)
+    return network
+
+
+def start_settings(network: TwoStage | TwoWay) -> dict[str, Any]:
+    """Return the settings of `StartConfig` that a network has, with their values."""
+    config = network.config
+    if isinstance(config, ModelConfig):
+        found = {name: getattr(config, name) for name in ("context_layers", "lead_share", "full_likeness")}
+        first = config.first_stage_layers
+        return found | {"attention": ONE_WAY, **_sizes(config), "first_stage_layers": first}
+    return {
+        "attention": TWO_WAY,
+        **_sizes(config),
+        "first_stage_layers": config.of_first_stage.layers,
+        "context_size": config.trained_context_size,
+        "soft_tokens": config.soft_tokens,
+        "tokens_per_document": config.tokens_per_document,
+        "context_positions": config.is_modern and config.context_positions,
+    }
+
+
+def _sizes(config: ModelConfig | TwoWayConfig) -> dict[str, Any]:
+    return {"max_length": config.max_length, "limit_layers": config.layers}
+
+
+def _refuse_other_settings(config: StartConfig, start: Start) -> None:
+    """Refuse settings that the start does not have as they are asked for, so that none is ignored."""
+    found = start_settings(start.network)
+    settable = {each.name for each in fields(StartConfig)} - {"model", "name", "distillation"}
+    for name in sorted(settable):
+        asked = getattr(config, name)
+        if asked is None or (name in found and asked == found[name]):
+            continue
+        has = f"{name} {found[name]!r}" if name in found else f"{found['attention']} attention, which has no {name}"
+        raise RecipeError(
+            f"start.model {config.model!r} has {has}, found start.{name} {asked!r}. Leave it out, or start from another "
+            "model."
+        )
+    if config.distillation != DistillationConfig() and not start.new_first_stage:
+        raise RecipeError(
+            f"start.model {config.model!r} has a first stage already, found settings in start.distillation, which is for "
+            "a new one-way model. Leave them out."
+        )
 
 
 def trainable(network: TwoStage | TwoWay | PairNetwork) -> TwoStage | TwoWay:
@@ -98,81 +149,28 @@ def trainable(network: TwoStage | TwoWay | PairNetwork) -> TwoStage | TwoWay:
 
 def _bert_config(folder: Path, config: StartConfig) -> ModelConfig:
     sizes = read_json(folder / checkpoints.CONFIG)
+    length = MAX_LENGTH if config.max_length is None else config.max_length
     try:
+        layers = min(sizes["num_hidden_layers"], config.limit_layers or sizes["num_hidden_layers"])
         return ModelConfig(
             name=config.name,
             vocab_size=sizes["vocab_size"],
             dim=sizes["hidden_size"],
-            layers=sizes["num_hidden_layers"],
-            context_layers=min(config.context_layers, sizes["num_hidden_layers"]),
-            first_stage_layers=config.first_stage_layers,
-            lead_share=config.lead_share,
-            full_likeness=config.full_likeness,
+            layers=layers,
+            context_layers=min(CONTEXT_LAYERS, layers) if config.context_layers is None else config.context_layers,
+            first_stage_layers=1 if config.first_stage_layers is None else config.first_stage_layers,
+            lead_share=config.lead_share or 0.0,
+            full_likeness=config.full_likeness or 0.0,
             heads=sizes["num_attention_heads"],
             intermediate=sizes["intermediate_size"],
             max_positions=sizes["max_position_embeddings"],
-            max_length=config.max_length,
-            first_stage_max_length=min(128, config.max_length),
+            max_length=length,
+            first_stage_max_length=min(128, length),
         )
     except KeyError as error:
         raise ModelError(
             f"{folder}: expected the sizes of a BERT in {checkpoints.CONFIG}, found no {error}."
         ) from error
-
-
-def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartConfig, *, seed: int) -> TwoWay:
-    """Build a two-way model from a backbone such as ModernBERT for both stages; projections are random.
-
-    Args:
-        folder: Holds config.json and the backbone's tensors, under its own names.
-        tokenizer: Tokenizer of the backbone.
-        config: Name, context_size and max_length.
-        seed: Random seed of the projections.
-
-    Raises:
-        MissingExtraError: `transformers` is not installed, or too old.
-        ModelError: The backbone is not one of those that two-way models are made of.
-    """
-    family = str(read_json(folder / checkpoints.CONFIG)["model_type"])
-    tensors = {_unwrapped(name): value for name, value in read_tensors(folder, weight_files(folder)).items()}
-    errors: list[str] = []
-    for sizes in published.BACKBONES.values():
-        if sizes["family"] != family:
-            continue
-        fields: dict[str, Any] = dict(sizes)
-        model = TwoWayConfig(
-            **fields,
-            name=config.name,
-            pooling="text_after_prefix" if family == MODERN_BERT else "text",
-            trained_context_size=config.context_size,
-            context_size=config.context_size,
-            max_length=config.max_length,
-            null_embedding=True,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = TwoWay(model, prefix_end=tokenizer.first_id(PREFIX_END))
-        state = two_way_checkpoint.published_state(network.state_dict(), model)
-        places = ("first_stage_model.embedder.", "second_stage_model.backbone.")
-        wanted = {name.removeprefix(place) for place in places for name in state if name.startswith(place)}
-        if missing := sorted(wanted - tensors.keys()):
-            errors.append(f"no {missing[0]}")
-            continue
-        state |= {f"{place}{name}": tensors[name] for place in places for name in wanted}
-        try:
-            network.load_state_dict(two_way_checkpoint.own_state(state, model))
-        except ModelError as error:
-            errors.append(str(error))
-            continue
-        return network.eval()
-    raise ModelError(
-        f"{folder}: expected one of the backbones {', '.join(published.BACKBONES)}, found another of family {family}: "
-        f"{'; '.join(errors)}."
-    )
-
-
-def _unwrapped(name: str) -> str:
-    return next((name.removeprefix(wrapper) for wrapper in WRAPPERS if name.startswith(wrapper)), name)
 
 
 def _copy(layer: nn.Module, bert: dict[str, Tensor], number: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cde_rag_training.config import TrainingConfig
 
-PRESETS = ("paper-small", "cde-mini", "laptop")
+PRESETS = ("paper-small", "paper-large", "gte", "cde-mini", "laptop")
 
 
 def preset_text(name: str) -> str:
