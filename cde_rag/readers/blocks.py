@@ -7,7 +7,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from cde_rag.errors import require
 from cde_rag.readers.headings import Heading
@@ -118,7 +118,7 @@ class Pieces:
         """Add the pieces of a block of Markdown, and of those in it."""
         if not node.map:
             return
-        first, last = node.map
+        first, last = cast("tuple[int, int]", node.map)
         start, end = self._lines[first], self._lines[min(last, len(self._lines) - 1)]
         self._gap(start)
         start = max(start, self._done)

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from cde_rag.errors import CorpusError, how_to_install, require
 from cde_rag.readers import documents
@@ -415,7 +415,7 @@ def _page(path: Path, kind: Kind | None, source: str) -> Page:
         source_text, named = _read(path, kind, by_page=True)
         stated, end = _front_matter(source_text, path)
         named = named or stated
-    numbered = {"unit": "cell", "numbered": cells} if cells else _numbered(source_text, path, kind)
+    numbered: _Numbered = _numbered(source_text, path, kind) if cells is None else {"unit": "cell", "numbered": cells}
     markdown = kind == "document" or suffix in MARKDOWN | _MARKDOWN_LIKE or cells is not None
     like = ".md" if kind == "document" or cells is not None else suffix
     stripped = Stripped(source_text, chain([(0, end)], noise(source_text, like, end)))
@@ -451,13 +451,20 @@ def _page(path: Path, kind: Kind | None, source: str) -> Page:
     )
 
 
+class _Numbered(TypedDict, total=False):
+    """`unit` and `numbered` of a page."""
+
+    unit: Literal["line", "page", "slide", "cell"]
+    numbered: list[int]
+
+
 def _code_title(source: str) -> str:
     """Return the title of source code: its path without the outermost folder, which all files share."""
     path = source.partition("/")[2] if not source.startswith("/") and "/" in source else Path(source).name
     return path if len(path) <= LONGEST else f"…{path[1 - LONGEST :]}"
 
 
-def _numbered(text: str, path: Path, kind: Kind | None) -> dict[str, Any]:
+def _numbered(text: str, path: Path, kind: Kind | None) -> "_Numbered":
     """Return `unit` and `numbered` of a page."""
     suffix = path.suffix.lower()
     if kind != "document":
