@@ -147,7 +147,7 @@ class CDEEmbeddings(Embeddings):
     def fit(self, texts: Iterable[str]) -> None:
         """Make the context of texts, as `from_texts` does, unless there is one."""
         with _BINDING:
-            if self._embedder is None:
+            if not self.has_context:
                 self._embedder = CDEEmbeddings.from_texts(texts).embedder
 
     def save(self, path: str | Path) -> None:

@@ -12,7 +12,13 @@ from llama_index.vector_stores.cde import CDEVectorStore
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.stores.faiss import FaissStore
 
+CORPUS = "eval/scifact/corpus.jsonl.gz"
 PAPERS, CLAIMS = 200, 25
+
+
+def beginning(text: str) -> str:
+    """As much as the model reads: adapters divide or refuse what is longer."""
+    return " ".join(text.split()[:90])
 
 
 def rows(path: Path, count: int) -> list[dict[str, str]]:
@@ -21,11 +27,10 @@ def rows(path: Path, count: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_the_same_top_ten(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # in bfloat16 texts that are nearly as near change places with the batches that they are embedded in
     monkeypatch.setattr("cde_rag.models.cde_model.native_dtype", lambda device: "float32")
-    papers = rows(shared_data / "eval/scifact/corpus.jsonl.gz", PAPERS)
+    papers = [paper | {"text": beginning(paper["text"])} for paper in rows(shared_data / CORPUS, PAPERS)]
     claims = [row["text"] for row in rows(shared_data / "eval/scifact/queries.jsonl.gz", CLAIMS)]
     texts = [f"{paper['title']} {paper['text']}" for paper in papers]
     ids = [paper["_id"] for paper in papers]
