@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from cde_rag._files import write_durably
-from cde_rag_training.data.pairs import Pair
-from cde_rag_training.data.reading import PairReader
 from cde_rag.evaluation.answer_scores import judged
 from cde_rag.evaluation.question_folder import TRAIN, read_corpora
+from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.reading import PairReader
 from cde_rag_training.questions.question_pairs import REPORT, build_pairs, write_lines, write_pairs
 from lab.experiments import bundled_pairs
 from lab.experiments.question_training import TrainingPlan, read_plan, rows_of_file

@@ -10,7 +10,7 @@ from math import erf
 import numpy as np
 import pytest
 import torch
-from golden import V1, V2, golden, golden_config, sizes, tiny_backbones, tokenizer_json, write_folder
+from golden import V1, V2, golden, golden_config, sizes, tokenizer_json, write_folder
 from safetensors.torch import load_file, save_file
 from tiny import WORDS
 

@@ -12,6 +12,7 @@ import numpy as np
 from cde_rag.models.one_way.graph import Graph, State
 from cde_rag.models.plain.bert import UNUSED
 from cde_rag.models.plain.settings import OtherArchitectureError, check_settings
+from cde_rag.models.two_way.config import MODERN_BERT
 from cde_rag.models.two_way.graph import RotaryEncoder
 
 _SIZES: Final = {  # theirs, ours; with ModernBertConfig's defaults
@@ -92,6 +93,11 @@ class ModernEncoder:
         )
 
     @property
+    def family(self) -> str:
+        """Architecture."""
+        return MODERN_BERT
+
+    @property
     def is_modern(self) -> bool:
         """True: it is ModernBERT."""
         return True
@@ -115,7 +121,7 @@ class ModernEncoder:
         """Return True if a layer lets a token attend to its neighbours alone, half a window on each side."""
         return self.kinds[layer] == "sliding_attention"
 
-    def theta(self, layer: int) -> float:
+    def theta_of(self, layer: int) -> float:
         """Return the base of a layer's rotary angles."""
         return self.thetas[self.kinds[layer]]
 

@@ -204,14 +204,9 @@ class TwoWayConfig:
         """Return True if a layer lets a token attend to its neighbours alone, half a window on each side."""
         return self.window > 0 and layer % self.global_every > 0
 
-    @property
-    def norm_eps(self) -> float:
-        """Number that is added to the variance in the layer norms."""
-        return MODERN_EPS if self.is_modern else NOMIC_EPS
-
-    def theta(self, layer: int) -> float:
+    def theta_of(self, layer: int) -> float:
         """Return the base of a layer's rotary angles."""
-        return NOMIC_THETA if not self.is_modern else LOCAL_THETA if self.is_local(layer) else GLOBAL_THETA
+        return self.rotary_theta(local=self.is_local(layer))
 
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
         """Return the properties of the model that determine the vector space."""

@@ -150,7 +150,8 @@ class RotarySizes(Protocol):
     """Sizes of an encoder with rotary positions, of a two-way model or a plain one.
 
     Attributes:
-        is_modern: True for ModernBERT, False for NomicBERT.
+        family: Architecture, as in `config`.
+        is_modern: True for ModernBERT.
         by_head: True if tokens are rotated by the number of the head.
         dim: Length of a state.
         layers: Number of layers.
@@ -161,7 +162,9 @@ class RotarySizes(Protocol):
     """
 
     @property
-    def is_modern(self) -> bool: ...  # noqa: D102 (an attribute)
+    def family(self) -> str: ...  # noqa: D102 (an attribute)
+    @property
+    def is_modern(self) -> bool: ...  # noqa: D102
     @property
     def by_head(self) -> bool: ...  # noqa: D102
     @property
@@ -181,7 +184,7 @@ class RotarySizes(Protocol):
         """Return True if a layer lets a token attend to its neighbours alone, half a window on each side."""
         ...
 
-    def theta(self, layer: int) -> float:
+    def theta_of(self, layer: int) -> float:
         """Return the base of a layer's rotary angles."""
         ...
 
@@ -293,7 +296,7 @@ class RotaryEncoder:
     def _rotated(self, x: str, layer: int, tokens: str) -> str:
         """Add the rotation of each pair of entries of the two halves by its angle."""
         graph, config = self._graph, self._config
-        theta = config.rotary_theta(local=config.is_local(layer))
+        theta = config.theta_of(layer)
         if theta not in self._angles:
             tables = _cosines_and_sines(self._positions, config.head_dim, theta)
             self._angles[theta] = [self._first_rows(each, tokens, each.ndim - 2) for each in tables]
@@ -392,7 +395,7 @@ def _cosines_and_sines(positions: Int[np.ndarray, "*heads tokens"], head_dim: in
 
 def _normed(config: RotarySizes, backbone: State, x: Float32[np.ndarray, "tokens dim"]) -> Array:
     """Apply the backbone's norm of embeddings."""
-    eps, name = config.norm_eps, _NORMS[config.family]
+    name = _NORMS[config.family]
     centred = x - x.mean(axis=-1, keepdims=True)
     scaled = (
         centred

@@ -23,8 +23,8 @@ from cde_rag_training.loop.guard import ContextGuard, enough_memory, not_finite
 from cde_rag_training.loop.held_out import RetrievalRows, mean_of, retrieval
 from cde_rag_training.loop.logs import Board, Log
 from cde_rag_training.loop.mini_batches import Cutter
-from cde_rag_training.loop.prefixes import Prefixes
 from cde_rag_training.loop.optimiser import Optimiser, groups_of
+from cde_rag_training.loop.prefixes import Prefixes
 from cde_rag_training.loop.state import RunProgress, State, StateFile
 from cde_rag_training.losses.objective import Objective, Teacher
 from cde_rag_training.networks.stages import Stages
