@@ -203,7 +203,7 @@ def test_the_order_of_a_context_matters_to_a_modernbert_unless_it_has_no_positio
 
 @pytest.mark.parametrize("name", [V1, V2])
 def test_a_published_config_may_have_several_tokens_per_document(tmp_path, tiny_backbones, name):
-    """The Context has a row for each document, with all its embeddings, and comes back from a file; so does the name."""
+    """The Context has a row for each document, with all its embeddings, and comes back from a file, like the name."""
     folder = write_folder(tmp_path / "m", name, transductive_corpus_size=4, transductive_tokens_per_document=2)
     model = CDEModel.from_pretrained(folder, runtime="torch", dtype="float32")
     assert (model.config.given, model.identity.tokens_per_document) == (4 * 2 + 8, 2)

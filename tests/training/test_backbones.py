@@ -174,7 +174,7 @@ def test_depths_and_lengths_that_a_backbone_lacks(tmp_path):
     shutil.copy(folder / "config.json", tmp_path / "config.json")
     other = backbone(tmp_path / "n", "nomic_bert")
     shutil.copy(tmp_path / "config.json", other / "config.json")
-    with pytest.raises(ModelError, match="found no .*Is it the right config"):
+    with pytest.raises(ModelError, match=r"found no .*Is it the right config"):
         load_start(start_of(other), seed=0)
 
 
@@ -206,7 +206,7 @@ def test_what_a_new_model_has_not(tmp_path):
     with pytest.raises(RecipeError, match="two_way attention, which has no lead_share"):
         load_start(StartConfig(model=bert, max_length=32, attention="two_way", lead_share=0.1), seed=0)
     nomic = str(backbone(tmp_path / "n", "nomic_bert"))
-    with pytest.raises(RecipeError, match="has attention 'two_way', found start.attention 'one_way'"):
+    with pytest.raises(RecipeError, match=r"has attention 'two_way', found start.attention 'one_way'"):
         load_start(start_of(nomic, attention="one_way"), seed=0)
     assert np.isclose(
         load_start(StartConfig(model=bert, max_length=32, limit_layers=1), seed=0).network.config.layers, 1

@@ -128,7 +128,7 @@ def test_hard_negatives_of_others_are_filtered_and_own_ones_stay(tmp_path, margi
 
 def test_what_lacks_vectors_of_hard_negatives_is_named(prepared):
     object.__setattr__(prepared, "negative_rows", None)
-    with pytest.raises(CDEError, match="expected surrogate embeddings of hard negatives.*Prepare the data again"):
+    with pytest.raises(CDEError, match=r"expected surrogate embeddings of hard negatives.*Prepare the data again"):
         Objective(LossConfig(), NONE, prepared, device=CPU).mask(batch_of(prepared, range(6), negatives=2))
 
 

@@ -243,7 +243,7 @@ def test_a_new_model_starts_from_a_backbone(tmp_path, name):
     assert model.context_size == 8
     model.prepare(Context.null(model))
     save_file({"model.some.weight": torch.zeros(2)}, tmp_path / "backbone" / "model.safetensors")
-    with pytest.raises(ModelError, match="expected the tensors of a .* layers, found no"):
+    with pytest.raises(ModelError, match=r"expected the tensors of a .* layers, found no"):
         load_start(chosen, seed=0)
 
 

@@ -43,7 +43,8 @@ class ScheduleConfig:
             )
         if self.updates and self.epochs:
             raise ValueError(
-                f"Expected updates or epochs, found {self.updates} updates and {self.epochs} epochs. Set updates to 0 to "
+                f"Expected updates or epochs, found {self.updates} updates and {self.epochs} epochs. Set "
+                "updates to 0 to "
                 "count by epochs."
             )
         if self.warmup_updates and not self.updates + self.epochs:

@@ -104,7 +104,8 @@ class TwoWayConfig:
             raise ModelError(
                 f"Sizes must be at least 1 and dim an even multiple of heads, found dim {self.dim}, heads {self.heads}"
                 f", {self.vocab_size} word pieces, {self.context_size} context documents, texts of {self.max_length}, "
-                f"{first} and {self.layers} layers, {self.soft_tokens} soft tokens, {self.tokens_per_document} tokens of a "
+                f"{first} and {self.layers} layers, {self.soft_tokens} soft tokens, {self.tokens_per_document} "
+                "tokens of a "
                 "document."
             )
         if self.context_size > self.trained_context_size:
@@ -114,12 +115,14 @@ class TwoWayConfig:
             )
         if self.family == BERT and self.max_length > self.max_positions:
             raise ModelError(
-                f"Texts of {self.max_length} tokens are longer than the {self.max_positions} positions of the backbone; "
+                f"Texts of {self.max_length} tokens are longer than the {self.max_positions} positions of the "
+                "backbone; "
                 "lower the max length."
             )
         if self.family != BERT and self.given + self.max_length > self.max_positions:
             raise ModelError(
-                f"{self.context_tokens} context embeddings, {self.soft_tokens} soft tokens and {self.max_length} tokens of "
+                f"{self.context_tokens} context embeddings, {self.soft_tokens} soft tokens and "
+                f"{self.max_length} tokens of "
                 f"text are more than the {self.max_positions} positions of the backbone; lower the max length."
             )
 

@@ -114,7 +114,8 @@ def hard_negatives_of(
         few = random.choice(others, size=min(lacking + 1, len(others)), replace=False)
         if len(few := few[few != prepared.documents[pairs[row]]]) == 0:
             raise CorpusError(
-                f"Expected two documents or more of {prepared.source_names[int(prepared.sources[pairs[0]])]!r}, of which "
+                f"Expected two documents or more of {prepared.source_names[int(prepared.sources[pairs[0]])]!r}, "
+                "of which "
                 "some stand for missing hard negatives, found one. Set corpora.hard_negatives to 0."
             )
         drawn[row, filled[row]] = np.resize(few, lacking)

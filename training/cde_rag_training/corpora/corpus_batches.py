@@ -72,7 +72,7 @@ class Corpora:
 
     @property
     def per_epoch(self) -> int:
-        """Number of batches that have together as many pairs as the data; they are drawn, so not each pair is in one."""
+        """Number of batches that have together as many pairs as the data; pairs are drawn, not all."""
         return int((self._sources.sizes // self._config.batch_size).sum())
 
     def batch(self, update: int) -> Batch:

@@ -29,7 +29,7 @@ class Columns:
         source: A string or whole number. None: the column `source` where there is one, else the reader's source.
         domain: Likewise. None: the column `domain` where there is one, else the source.
         parent: Likewise; may be missing or empty in a row. None: the column `parent` or `title` where there is one.
-        query_prefix: A string, maybe empty; may be missing in a row. None: the column `query_prefix` where there is one.
+        query_prefix: A string, maybe empty, or missing in a row. None: the column `query_prefix` where there is one.
         document_prefix: Likewise.
         hard_negatives: Each holds a string or a list of strings, and may be missing in a row. A cell of a CSV file that
             begins with `["` is a JSON list. Empty: the column `hard_negatives` where there is one.

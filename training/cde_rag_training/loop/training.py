@@ -226,7 +226,8 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
     drawn = phase.corpora.hard_negatives and (np.asarray(prepared.hard_negatives) >= 0).any()
     if drawn and phase.filter.rule != "none" and prepared.negative_vectors is None:
         raise CorpusError(
-            f"Phase {phase.name!r}: expected surrogate embeddings of the hard negatives in {prepared.folder}, which the "
+            f"Phase {phase.name!r}: expected surrogate embeddings of the hard negatives in {prepared.folder}, "
+            "which the "
             "filter compares, found none. Prepare the data again, or set corpora.hard_negatives to 0."
         )
     if unknown := sorted(set(phase.loss.teacher_sources) - set(prepared.source_names)):
@@ -236,7 +237,8 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
         )
     if phase.context_dropout_by == "text" and not isinstance(stages.network, TwoWay):
         raise RecipeError(
-            f'Phase {phase.name!r}: expected context_dropout_by "batch", since a one-way model condenses a context once for '
+            f'Phase {phase.name!r}: expected context_dropout_by "batch", since a one-way model condenses a '
+            "context once for "
             'all texts; found "text".'
         )
     if unknown := sorted({each.name for each in phase.sources} - set(prepared.source_names)):

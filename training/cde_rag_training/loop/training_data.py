@@ -56,7 +56,8 @@ def _prepared(
         pairs = data
     if config.filter_surrogate:
         raise RecipeError(
-            f"Expected prepared pairs with prepare.filter_surrogate {config.filter_surrogate!r}, found pairs, which are "
+            f"Expected prepared pairs with prepare.filter_surrogate {config.filter_surrogate!r}, found pairs, "
+            "which are "
             "prepared with MiniLM alone. Prepare them with cde-rag-train prepare --filter-surrogate."
         )
 

@@ -203,7 +203,8 @@ class Objective:
 
     def _no_weights(self) -> ValueError:
         return ValueError(
-            f"Expected BM25 weights in {self._prepared.folder}, found none. Prepare the data with them, or leave the rule "
+            f"Expected BM25 weights in {self._prepared.folder}, found none. Prepare the data with them, or "
+            "leave the rule "
             "'agreement' and lexical_share out."
         )
 

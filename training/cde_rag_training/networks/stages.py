@@ -107,7 +107,8 @@ class Stages(ABC):
 
     def _no_prefixes(self, found: str) -> RecipeError:
         return RecipeError(
-            f"{self.network.config.name} tells queries from documents by a learned vector, found prefixes: {found!r}. Leave "
+            f"{self.network.config.name} tells queries from documents by a learned vector, found prefixes: "
+            f"{found!r}. Leave "
             "them out of sources and pairs; they are for two-way models."
         )
 
@@ -244,7 +245,8 @@ class TwoWayStages(Stages):
         stage = self._two_way.second_stage
         if stage.pooling == "text_after_prefix" and any(ids and stage.prefix_end not in ids for ids in prefixes):
             raise RecipeError(
-                f"{self._two_way.config.name} pools over the tokens after a colon: expected prefixes that end in one, such "
+                f"{self._two_way.config.name} pools over the tokens after a colon: expected prefixes that end "
+                "in one, such "
                 "as 'classification: ', found one without. Add it."
             )
 

@@ -122,12 +122,14 @@ def _refuse_other_settings(config: StartConfig, start: Start) -> None:
             continue
         has = f"{name} {found[name]!r}" if name in found else f"{found['attention']} attention, which has no {name}"
         raise RecipeError(
-            f"start.model {config.model!r} has {has}, found start.{name} {asked!r}. Leave it out, or start from another "
+            f"start.model {config.model!r} has {has}, found start.{name} {asked!r}. Leave it out, or start from "
+            "another "
             "model."
         )
     if config.distillation != DistillationConfig() and not start.new_first_stage:
         raise RecipeError(
-            f"start.model {config.model!r} has a first stage already, found settings in start.distillation, which is for "
+            f"start.model {config.model!r} has a first stage already, found settings in start.distillation, "
+            "which is for "
             "a new one-way model. Leave them out."
         )
 
