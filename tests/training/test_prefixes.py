@@ -16,7 +16,7 @@ from cde_rag import CDEModel
 from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP
-from cde_rag_training.config import SourceConfig
+from cde_rag_training.config import PhaseConfig, SourceConfig
 from cde_rag_training.corpora.batch import Batch
 from cde_rag_training.data.pairs import CorpusPassage
 from cde_rag_training.data.preparation import PrepareConfig, prepare
@@ -134,8 +134,6 @@ def test_what_a_model_cannot_read_is_refused(tmp_path, stages):
             prepared_with(tmp_path / "q", stub_pairs(30)), (SourceConfig(name="faq", query_prefix="query: "),), one_way
         )
     with pytest.raises(ValueError, match="sources of different names"):
-        from cde_rag_training.config import PhaseConfig
-
         PhaseConfig(sources=(SourceConfig(name="faq"), SourceConfig(name="faq")))
 
 

@@ -79,13 +79,7 @@ def prepare(
     from cde_rag_training.data.reading import PairReader
     from cde_rag_training.networks.start import load_start
 
-    for option, chosen in (("--surrogate", surrogate), ("--filter-surrogate", filter_surrogate)):
-        if chosen not in (None, *SURROGATES):
-            raise typer.BadParameter(f"{chosen}; there are {', '.join(SURROGATES)}", param_hint=option)
-    if filter_surrogate == surrogate:
-        raise typer.BadParameter(f"{surrogate} clusters already; leave it out", param_hint="--filter-surrogate")
-    if "minilm" not in (surrogate, filter_surrogate) and surrogate_length is not None:
-        raise typer.BadParameter(f"{surrogate} reads uncut texts; leave it out", param_hint="--surrogate-length")
+    _check_surrogates(surrogate, filter_surrogate, surrogate_length)
     if keep_duplicates and against:
         raise typer.BadParameter("pairs in --against are not kept; leave one of them out", param_hint="--against")
     csv.field_size_limit(sys.maxsize)
@@ -120,6 +114,16 @@ def prepare(
         print_json({"folder": str(output.resolve()), **counts, "skipped": reader.skipped})
     else:
         typer.echo(f"{output}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}")
+
+
+def _check_surrogates(surrogate: str, filter_surrogate: str | None, length: int | None) -> None:
+    for option, chosen in (("--surrogate", surrogate), ("--filter-surrogate", filter_surrogate)):
+        if chosen not in (None, *SURROGATES):
+            raise typer.BadParameter(f"{chosen}; there are {', '.join(SURROGATES)}", param_hint=option)
+    if filter_surrogate == surrogate:
+        raise typer.BadParameter(f"{surrogate} clusters already; leave it out", param_hint="--filter-surrogate")
+    if "minilm" not in (surrogate, filter_surrogate) and length is not None:
+        raise typer.BadParameter(f"{surrogate} reads uncut texts; leave it out", param_hint="--surrogate-length")
 
 
 def _read(reader: "PairReader") -> "list[Pair]":
