@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cde_rag import Collection
 from cde_rag.errors import StoreError
-from cde_rag.search.calibration import CALIBRATION, LEAST, Calibration, calibration_of, random_queries
+from cde_rag.search.calibration import CALIBRATION, LEAST, ScoreCalibration, calibration_of, random_queries
 
 NOTES = [
     f"Note {number}: the {what} of pump {number % 7} was {how} in hall {number // 9}."
@@ -17,7 +17,7 @@ NOTES = [
         zip(["valve", "seal", "motor", "pipe"] * 20, ["checked", "mended", "sold", "lost", "cleaned"] * 16, strict=True)
     )
 ]
-KNOWN = Calibration(records=100, random_mean=0.25, random_most=0.35, own=0.65, own_words=20.0)
+KNOWN = ScoreCalibration(records=100, random_mean=0.25, random_limit=0.35, own=0.65, own_words=20.0)
 unit = st.floats(0, 1)
 words = st.none() | st.floats(0.01, 60)
 
@@ -110,7 +110,7 @@ def test_it_grows_with_the_collection_and_follows_the_context(tmp_path: Path) ->
 @given(nearest=unit, more=unit, by_words=words, weight=unit)
 def test_strength_rises_with_both_sides(nearest: float, more: float, by_words: float | None, weight: float) -> None:
     strength = KNOWN.strength(nearest, by_words, weight)
-    heard = (by_words is not None and weight < 1) or (nearest > KNOWN.random_most and weight > 0)
+    heard = (by_words is not None and weight < 1) or (nearest > KNOWN.random_limit and weight > 0)
     assert (strength is not None) == heard
     if strength is not None:
         assert 0 <= strength <= 1

@@ -7,9 +7,9 @@ import pytest
 
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.errors import StoreFormatError
-from cde_rag.readers import Reading, RecordReader
+from cde_rag.readers import ReadingRules, RecordReader
 from cde_rag.readers.passages import UNITS, place_in_file
-from cde_rag.readers.reading import NEWEST, OLD, reading_of
+from cde_rag.readers.reading_rules import NEWEST, OLD, reading_of
 from cde_rag.readers.titles import first_line_title, named_title, stated_title
 from cde_rag.records import Record
 
@@ -24,7 +24,7 @@ NOTEBOOK = {
 }
 
 
-def read(folder: Path, name: str, text: str, reading: Reading | None = None) -> list[Record]:
+def read(folder: Path, name: str, text: str, reading: ReadingRules | None = None) -> list[Record]:
     path = folder / "docs" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, newline="")
@@ -68,7 +68,7 @@ def test_sections_of_all_formats(tmp_path: Path) -> None:
         "c.rst": "Ours\n====\n\nPart\n----\n\nWords.",
         "d.md": "# Ours\n\n## Part\n\nWords.",
     }.items():
-        records = read(tmp_path / name, name, text, Reading(tokens=8))
+        records = read(tmp_path / name, name, text, ReadingRules(tokens=8))
         assert records[-1].metadata["section"] == "Part", name
         assert records[-1].text.endswith("Words."), name
 
@@ -93,7 +93,7 @@ def test_noise_is_no_text(tmp_path: Path) -> None:
 
 
 def test_notebooks_have_cells_and_no_outputs(tmp_path: Path) -> None:
-    records = read(tmp_path, "a.ipynb", json.dumps(NOTEBOOK), Reading(tokens=14))
+    records = read(tmp_path, "a.ipynb", json.dumps(NOTEBOOK), ReadingRules(tokens=14))
     assert [(record.text, place_in_file(record.metadata)) for record in records] == [
         ("# Swifts\n\nHow they sleep.", "cell 1"),
         ("```python\nprint(1)\n```", "cell 2"),
@@ -105,9 +105,9 @@ def test_notebooks_have_cells_and_no_outputs(tmp_path: Path) -> None:
     assert "expected a Jupyter notebook" in reader.reports[0]
 
 
-@pytest.mark.parametrize("reading", [OLD, NEWEST, Reading(tokens=12)])
+@pytest.mark.parametrize("reading", [OLD, NEWEST, ReadingRules(tokens=12)])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_lines_are_those_of_the_file(tmp_path: Path, reading: Reading, line_end: str) -> None:
+def test_lines_are_those_of_the_file(tmp_path: Path, reading: ReadingRules, line_end: str) -> None:
     text = "---\ntitle: x\n---\n\n# One\n\nWords of one. And more of it.\n\n<!-- a\nb -->\n\nWords of two.\n"
     for record in read(tmp_path, "a.md", text.replace("\n", line_end), reading):
         lines = text.splitlines()[
@@ -123,11 +123,11 @@ def test_code_is_read_where_most_texts_are_code_or_where_it_is_asked_for(tmp_pat
     for name in ("a.py", "b.min.js", "node_modules/c.js", "read.md", "more.md"):
         (docs / name).write_text("a = 1\n")
 
-    def names(reading: Reading | None = None) -> list[str]:
+    def names(reading: ReadingRules | None = None) -> list[str]:
         return sorted(record.metadata["source"] for record in RecordReader(docs, reading=reading))
 
     assert names() == ["docs/more.md", "docs/read.md"]
-    assert names(Reading(tokens=160, code=True)) == ["docs/a.py", "docs/more.md", "docs/read.md"]
+    assert names(ReadingRules(tokens=160, code=True)) == ["docs/a.py", "docs/more.md", "docs/read.md"]
     assert RecordReader(docs).unread()[".py"] == 1
     for number in range(3):
         (docs / f"{number}.py").write_text("a = 1\n")
@@ -144,9 +144,9 @@ def test_rules_that_do_not_go_together_are_refused() -> None:
         {"characters": 9, "overlap": 1},
     ):
         with pytest.raises(ValueError, match=r"passage|overlap"):
-            Reading(**wrong)
-    assert NEWEST.with_changes({"characters": 300}) == Reading(characters=300)
-    assert OLD.with_changes({"tokens": 9}) == Reading(tokens=9, rules=1, code=False)
+            ReadingRules(**wrong)
+    assert NEWEST.with_changes({"characters": 300}) == ReadingRules(characters=300)
+    assert OLD.with_changes({"tokens": 9}) == ReadingRules(tokens=9, rules=1, code=False)
     assert reading_of({}) == OLD
     assert reading_of({"reading": NEWEST.settings()}) == NEWEST
     for newer in ({"tokens": 9, "rules": 3}, {"tokens": 9, "pictures": True}):
@@ -161,9 +161,9 @@ def test_a_collection_keeps_its_rules(tmp_path: Path) -> None:
     (docs / "a.md").write_text("\n\n".join(f"## Part {number}\n\n{'Swifts sleep. ' * 12}" for number in range(6)))
     embedder = ContextualEmbedder.from_corpus(f"Swift {number} sleeps." for number in range(64))
     with Collection.create(tmp_path / "c.faiss", embedder, parent_key="source") as papers:
-        papers.add_records(RecordReader(docs, reading=Reading(tokens=20)))
+        papers.add_records(RecordReader(docs, reading=ReadingRules(tokens=20)))
         short = papers.count()
-        assert papers.inspect().reading == Reading(tokens=20, code=False)
+        assert papers.inspect().reading == ReadingRules(tokens=20, code=False)
         assert papers.inspect().newer_defaults == ()
         fingerprint = papers.inspect().fingerprint
     with Collection.open(tmp_path / "c.faiss") as papers:

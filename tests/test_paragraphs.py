@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cde_rag.readers import RecordReader
-from cde_rag.readers.passages import unmarked
+from cde_rag.readers.pages import unmarked
 
 SENTENCES = [
     "Swifts sleep on the *wing*, and so\ndo some others.",

@@ -106,8 +106,8 @@ def evaluate(
     shows MRR@10 and hits of answers and pages, and answers within the first 500, 1,000 and 2,000 tokens that are
     returned; the baselines search the same passages: without context, all-MiniLM-L6-v2, BM25, both together.
 
-    A COLLECTION and a file of judged questions (such lines, with page and quote or with id, or what the page of
-    cde-rag serve saves) are evaluated alike.
+    A COLLECTION and a file of judged questions (such lines, with page and quote or with id, or saved from the page of
+    cde-rag serve) are evaluated alike.
 
     A retrieval set is a folder with corpus.jsonl, queries.jsonl (these also as .gz) and qrels/test.tsv. The table shows
     NDCG@10 of many systems, with intervals for the differences; conteb/NAME is a set of ConTEB, downloaded once from

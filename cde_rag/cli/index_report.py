@@ -23,7 +23,7 @@ def print_skipped(reader: "RecordReader") -> None:
 
 
 def searchable(documents: int, pending: int, *, stopped: bool) -> str:
-    """Return what a collection can answer while passages wait for their vectors."""
+    """Return the rankings that a collection can answer by while passages wait for their vectors."""
     made = 100 * (documents - pending) // max(1, documents)
     vectors = f"{made} % of them by vectors, too" if stopped else f"vectors are being made ({made} %)"
     return f"searchable: {documents:,} passages by words, {vectors}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cde_rag.indexing.pending import EmbedReport
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.models.cde_model import CDEModel
-    from cde_rag.readers import Reading, RecordReader
+    from cde_rag.readers import ReadingRules, RecordReader
     from cde_rag.records import Record
     from cde_rag.stores.store import Store
 
@@ -96,7 +96,7 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         StoreError: The collection was made with other options, or cannot be written.
     """
     from cde_rag.indexing.replacement import missing_documents
-    from cde_rag.readers.reading import NEWEST
+    from cde_rag.readers.reading_rules import NEWEST
 
     try:
         _check_found(reader, options)
@@ -121,7 +121,7 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
     print_result(options.path, documents, counts, as_json=options.as_json)
 
 
-def _follow(reader: "RecordReader", stored: "Reading", options: IndexOptions) -> None:
+def _follow(reader: "RecordReader", stored: "ReadingRules", options: IndexOptions) -> None:
     """Let a reader split files by some rules, with the changes of the options."""
     if options.changes:
         try:
@@ -132,7 +132,7 @@ def _follow(reader: "RecordReader", stored: "Reading", options: IndexOptions) ->
 
 
 def _check_found(reader: "RecordReader", options: IndexOptions) -> None:
-    from cde_rag.readers.reading import NEWEST
+    from cde_rag.readers.reading_rules import NEWEST
 
     _follow(reader, NEWEST, options)
     reader.count_with(lambda texts: sum(map(len, texts)), None)  # until the model is there
@@ -190,7 +190,7 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
     from cde_rag.field_names import key_of
     from cde_rag.indexing.replacement import locate
-    from cde_rag.readers.reading import reading_of
+    from cde_rag.readers.reading_rules import reading_of
 
     opened = open_collection(store, options.model)
     _check_options(opened, options)
@@ -391,7 +391,7 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
     """
     from cde_rag import distributed
     from cde_rag.indexing.replacement import locate, missing_documents
-    from cde_rag.readers.reading import NEWEST, READING, reading_of
+    from cde_rag.readers.reading_rules import NEWEST, READING, reading_of
 
     path, model = options.path, options.model
     if at(path).exists():

@@ -21,8 +21,8 @@ def tune(
         Path | None,
         typer.Argument(
             metavar="JUDGED",
-            help="Judged questions: lines with question and answers (page and quote, or id), what the page of cde-rag "
-            "serve saves, or a folder in the layout of BEIR.",
+            help="Judged questions: lines with question and answers (page and quote, or id), a file saved from the "
+            "page of cde-rag serve, or a folder in the layout of BEIR.",
         ),
     ] = None,
     weight: Annotated[

@@ -13,7 +13,7 @@ from cde_rag.cli.output import JsonOption, ProgressOption, progress_bar, shown_p
 from cde_rag.errors import StoreError
 
 if TYPE_CHECKING:
-    from cde_rag.readers import Reading
+    from cde_rag.readers import ReadingRules
     from cde_rag.stores.store import Store
 
 
@@ -42,7 +42,7 @@ def upgrade(
     """
     from cde_rag.collection.info import newer_defaults
     from cde_rag.readers import RecordReader
-    from cde_rag.readers.reading import NEWEST
+    from cde_rag.readers.reading_rules import NEWEST
     from cde_rag.transfer.backup import back_up
 
     with contextlib.closing(existing(collection)) as store:
@@ -69,7 +69,7 @@ def upgrade(
     print_result(collection, documents, counts, as_json=as_json)
 
 
-def _sources(store: "Store", reading: "Reading") -> tuple[list[Path], list[str]]:
+def _sources(store: "Store", reading: "ReadingRules") -> tuple[list[Path], list[str]]:
     """Return the folders and files that a collection's passages were read from, and suffixes that were read as text.
 
     Raises:

@@ -28,10 +28,10 @@ from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.indexing.upsert_plan import first_records
-from cde_rag.readers import Reading, RecordReader
-from cde_rag.readers.reading import READING, reading_of
+from cde_rag.readers import ReadingRules, RecordReader
+from cde_rag.readers.reading_rules import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
-from cde_rag.search.calibration import Calibration, calibrate, is_calibration_due
+from cde_rag.search.calibration import ScoreCalibration, calibrate, is_calibration_due
 from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, marginal_relevance, ranking_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Rerank
@@ -434,8 +434,8 @@ class Collection(ProcessBound):
         if is_calibration_due(self._settings, self.store, self._active.last.fingerprint):
             self.calibrate()
 
-    def calibrate(self) -> Calibration | None:
-        """Measure what random letters and the collection's own passages find, for the scale of hybrid scores.
+    def calibrate(self) -> ScoreCalibration | None:
+        """Measure the scores of random letters and of the collection's own passages, for the scale of hybrid scores.
 
         Collections are calibrated by themselves as they grow from 64 records on, and when they move to another
         Context. One that an earlier version made is searched without a scale until this call.
@@ -487,7 +487,7 @@ class Collection(ProcessBound):
         self.prepare_reader(records)
         return self._writer.plan(_prepared(records, self._settings, self._active.last), documents)
 
-    def prepare_reader(self, records: Iterable[Record]) -> Reading | None:
+    def prepare_reader(self, records: Iterable[Record]) -> ReadingRules | None:
         """Let a reader split files as this collection does, by its rules and its model's tokens, unless it has others.
 
         `add_records` does so by itself; call it to see the passages before.

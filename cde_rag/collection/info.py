@@ -7,7 +7,7 @@ from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
 from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS, of_corpus
-from cde_rag.readers.reading import NEWEST, Reading, reading_of
+from cde_rag.readers.reading_rules import NEWEST, ReadingRules, reading_of
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage
@@ -61,7 +61,7 @@ class Inspection:
     context_documents_seen: int
     context_created: str
     windows: bool
-    reading: Reading
+    reading: ReadingRules
     library_version: str
     newer_defaults: tuple[str, ...] = ()
     tenant: str | None = None
@@ -105,7 +105,7 @@ def inspect(store: Store) -> Inspection:
 
 
 def newer_defaults(store: Store) -> tuple[str, ...]:
-    """Return what new collections have and this one has not, in words; `cde-rag upgrade` adopts it.
+    """Return in words the defaults of new collections that this one has not; `cde-rag upgrade` adopts it.
 
     Raises:
         StoreError: There is no collection in the store.

@@ -6,8 +6,8 @@ from typing import Any, Final
 from cde_rag._version import __version__
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.indexing.headers import check_headers
-from cde_rag.readers.reading import NEWEST as NEWEST_READING
-from cde_rag.readers.reading import READING
+from cde_rag.readers.reading_rules import NEWEST as NEWEST_READING
+from cde_rag.readers.reading_rules import READING
 from cde_rag.records import check_key
 from cde_rag.search.calibration import CALIBRATION
 from cde_rag.stores.store import Store

@@ -20,7 +20,7 @@ from cde_rag.errors import CorpusError, require
 from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.replacement import DocumentRecords
 from cde_rag.models.cde_model import CDEModel
-from cde_rag.readers import Fields, Reading, RecordReader
+from cde_rag.readers import Fields, ReadingRules, RecordReader
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.passages import document_of
 from cde_rag.readers.tables import arrow_rows
@@ -64,7 +64,7 @@ def read_sources(
     *,
     max_line_bytes: int,
     max_characters: int | None = None,
-    reading: Reading | None = None,
+    reading: ReadingRules | None = None,
     model: str | None = None,
     roots: Iterable[Path] = (),
 ) -> Any:
@@ -108,7 +108,7 @@ class _ReadSource:
 
     fields: Fields
     max_characters: int | None
-    reading: Reading | None
+    reading: ReadingRules | None
     model: str | None
     max_line_bytes: int
     roots: frozenset[Path]

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.readers import RecordReader
 from cde_rag.readers.documents import DOCUMENTS
-from cde_rag.readers.passages import MARKDOWN, TEXT
+from cde_rag.readers.pages import MARKDOWN, TEXT
 from cde_rag.records import Record, embedded_text
 
 SHARE: Final = 0.6  # of a quote's words, in order, that a passage holds in a stretch of at most …

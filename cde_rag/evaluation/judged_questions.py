@@ -104,7 +104,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, JudgedQuestion]]:
 
 
 def checked_rows(rows: Rows, convert: Callable[[Mapping[str, Any]], _Converted]) -> Iterator[tuple[str, _Converted]]:
-    """Convert rows; yields file and line of each, and what it became.
+    """Convert rows; yields file and line of each, and its question.
 
     Raises:
         CorpusError: A row cannot be parsed or converted.

@@ -9,7 +9,8 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.readers.decoding import read_text
 from cde_rag.readers.headings import Headings
-from cde_rag.readers.passages import MARKDOWN, folder_files
+from cde_rag.readers.pages import MARKDOWN
+from cde_rag.readers.passages import folder_files
 from cde_rag.readers.splitting import split
 from cde_rag.readers.titles import front_matter
 

@@ -1,4 +1,4 @@
-"""Vectors of records that wait for theirs: filling, and vectors that a search asks for."""
+"""Vectors of records that wait for theirs: filling, and vectors that a search needs."""
 
 import logging
 import threading

@@ -16,8 +16,9 @@ from typing import Final
 from cde_rag.errors import StoreError
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.columns import UnusableError
-from cde_rag.readers.passages import document_of, file_of, kind_of, page_of, source_of
-from cde_rag.readers.reading import NEWEST_RULES
+from cde_rag.readers.pages import page_of
+from cde_rag.readers.passages import document_of, file_of, kind_of, source_of
+from cde_rag.readers.reading_rules import NEWEST_RULES
 from cde_rag.records import Record, Row
 from cde_rag.stores.store import Store
 

@@ -1,4 +1,7 @@
-"""Upserts and deletes of a collection."""
+"""Upserts and deletes of a collection.
+
+Long because the comparison before embedding, the one in the step that writes, and the retry between them are one rule.
+"""
 
 import threading
 import time

@@ -3,6 +3,6 @@
 from cde_rag.readers.columns import Fields
 from cde_rag.readers.passages import FOLDER_KEY, PARENT_KEY, SECTION_KEY
 from cde_rag.readers.reader import RecordReader
-from cde_rag.readers.reading import Reading
+from cde_rag.readers.reading_rules import ReadingRules
 
-__all__ = ["FOLDER_KEY", "PARENT_KEY", "SECTION_KEY", "Fields", "Reading", "RecordReader"]
+__all__ = ["FOLDER_KEY", "PARENT_KEY", "SECTION_KEY", "Fields", "ReadingRules", "RecordReader"]

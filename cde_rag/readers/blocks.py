@@ -289,7 +289,7 @@ class Pieces:
         return start + (indent if text[indent:begin].strip(" \t") == "" else begin), start + len(stripped)
 
     def _gap(self, end: int) -> None:
-        """Add what stands between the last piece and a place: a parser gives no block for definitions of links."""
+        """Add the text between the last piece and a place: a parser gives no block for definitions of links."""
         if self._done < end and self._text[self._done : end].strip():
             self._paragraph(self._done, end, BLOCK)
 

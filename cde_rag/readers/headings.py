@@ -142,7 +142,7 @@ def marked_headings(text: str, mark: Literal["=", "*"]) -> list[Heading]:
 
 
 def _paths(headings: Sequence[Heading]) -> list[tuple[Heading, ...]]:
-    """Return the headings above what follows so many of some headings, each below one of a higher level."""
+    """Return the headings above the text after so many of some headings, each below one of a higher level."""
     paths: list[tuple[Heading, ...]] = [()]
     for heading in headings:
         above = (higher for higher in paths[-1] if higher.level < heading.level)

@@ -24,12 +24,9 @@ from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.documents import DOCUMENTS
+from cde_rag.readers.pages import CODE, MARKDOWN, PAGES, TEXT
 from cde_rag.readers.passages import (
-    CODE,
-    MARKDOWN,
-    PAGES,
     PARENT_KEY,
-    TEXT,
     PassageRules,
     document_of,
     file_passages,
@@ -38,7 +35,7 @@ from cde_rag.readers.passages import (
     is_mostly_code,
     kind_of,
 )
-from cde_rag.readers.reading import NEWEST, OLD, Reading
+from cde_rag.readers.reading_rules import NEWEST, OLD, ReadingRules
 from cde_rag.records import Record
 
 SPLIT = MARKDOWN | TEXT | PAGES | CODE | DOCUMENTS
@@ -78,7 +75,7 @@ class RecordReader:
             named, the parent is `source`.
         skip_bad: Skip and count unusable records instead of raising at the first.
         max_characters: Longest passage of a text file in characters, read by the rules of 0.2:
-            `Reading(characters=max_characters, rules=1)`. None: as `reading` says.
+            `ReadingRules(characters=max_characters, rules=1)`. None: as `reading` says.
         max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
         as_text: Suffixes of further files that are read as plain text, such as ".xml".
         reading: Rules by which files become passages. None: those of the collection that the records are added to, or
@@ -122,7 +119,7 @@ class RecordReader:
         max_characters: int | None = None,
         max_line_bytes: int = tables.MAX_LINE_BYTES,
         as_text: Sequence[str] = (),
-        reading: Reading | None = None,
+        reading: ReadingRules | None = None,
     ) -> None:
         self._as_text = _suffixes(as_text)
         self.skip_bad = skip_bad
@@ -132,7 +129,7 @@ class RecordReader:
                 raise ValueError("Give max_characters or reading, which has characters, too.")
             reading = replace(OLD, characters=check_positive(max_characters, "max_characters"))
         self.reading = reading
-        self._stored: Reading = NEWEST
+        self._stored: ReadingRules = NEWEST
         self._counter: tuple[Callable[[Sequence[str]], int], int | None] | None = None
         self.foreign = self.skipped = 0
         self.empty_files: list[str] = []
@@ -218,14 +215,14 @@ class RecordReader:
         """
         self._counter = count_tokens, window
 
-    def read_as(self, stored: Reading) -> Reading:
+    def read_as(self, stored: ReadingRules) -> ReadingRules:
         """Take the rules of a collection, unless others were given; return those that are followed."""
         self._stored = stored
         return self.decided
 
     @property
-    def decided(self) -> Reading:
-        """The rules that are followed; whether source code is read is decided by the folders, if not by the rules."""
+    def decided(self) -> ReadingRules:
+        """The rules that are followed; if they are silent on source code, the folders decide."""
         reading = self.reading or self._stored
         if reading.code is None and self.folders:
             return replace(reading, code=is_mostly_code(self.folders, self._as_text))

@@ -100,7 +100,7 @@ class TokenSplitter:
         return sorted(found, key=lambda group: group.start)
 
     def _begin(self, pieces: Sequence[Piece], group: range) -> int:
-        """Return where a passage begins, with what it repeats of the one before."""
+        """Return where a passage begins, with the text that it repeats of the one before."""
         first, room = group.start, self.overlap
         while first and not pieces[first].heading and not pieces[first - 1].heading:
             room -= pieces[first - 1].tokens

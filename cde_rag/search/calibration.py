@@ -9,7 +9,7 @@ Source: ours; chosen and measured in lab/pages/score-floor.md.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import fmean, median, pstdev
 from string import ascii_lowercase
 from typing import Any, Final
 
@@ -23,26 +23,28 @@ CALIBRATION: Final = "calibration"  # key of the settings: a collection that has
 LEAST: Final = 64  # records
 _RANDOM: Final = 32  # queries of random letters
 _OWN: Final = 48  # queries that are passages of the collection's records
+_DEVIATIONS: Final = 2
 _WORDS: Final = 12  # of such a passage
 _CHARACTERS: Final = 60  # of such a passage in a language without spaces
 _KEPT: Final = 2  # vector spaces: the active one, and the one that a rollback returns to
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class ScoreCalibration:
     """Scores that queries reach in a collection.
 
     Attributes:
         records: Number of records when it was made.
         random_mean: Mean cosine of the nearest record to queries of random letters.
-        random_most: Highest such cosine.
+        random_limit: Highest such cosine, at most two standard deviations above the mean: one of few letters may be
+            near by chance, and what is no nearer is not found.
         own: Median cosine of the nearest record to passages of the collection.
         own_words: Median of their best BM25 scores; 0 without a text index.
     """
 
     records: int
     random_mean: float
-    random_most: float
+    random_limit: float
     own: float
     own_words: float
 
@@ -55,10 +57,10 @@ class Calibration:
             weight: Weight of the vectors, from 0 to 1.
 
         Returns:
-            None if nothing is found: no term, and nothing nearer than to random letters.
+            None if nothing is found: no term, and nothing nearer than the limit of random letters.
         """
         by_words = words if weight < 1 else None
-        by_vectors = nearest if weight > 0 and nearest is not None and nearest > self.random_most else None
+        by_vectors = nearest if weight > 0 and nearest is not None and nearest > self.random_limit else None
         if by_words is None and by_vectors is None:
             return None
         near = 0.0 if nearest is None else _between(nearest, self.random_mean, self.own)
@@ -89,15 +91,15 @@ class Calibration:
         return [(key, strength * (1 + score / most) / 2) for key, score in fused]
 
 
-def calibration_of(settings: Mapping[str, Any], fingerprint: str) -> Calibration | None:
+def calibration_of(settings: Mapping[str, Any], fingerprint: str) -> ScoreCalibration | None:
     """Return a collection's calibration in a vector space; None if there is none.
 
     Args:
         settings: Settings of the collection.
         fingerprint: Fingerprint of the vector space.
     """
-    written = (settings.get(CALIBRATION) or {}).get(fingerprint)
-    return None if written is None else Calibration(**written)
+    written: Mapping[str, Any] | None = (settings.get(CALIBRATION) or {}).get(fingerprint)
+    return None if written is None else ScoreCalibration(**written)
 
 
 def is_calibration_due(settings: Mapping[str, Any], store: Store, fingerprint: str) -> bool:
@@ -108,8 +110,8 @@ def is_calibration_due(settings: Mapping[str, Any], store: Store, fingerprint: s
     return store.count() >= (LEAST if known is None else 2 * known.records)
 
 
-def calibrate(store: Store, embedder: Embedder) -> Calibration | None:
-    """Measure what queries reach in a collection, and write it to the settings.
+def calibrate(store: Store, embedder: Embedder) -> ScoreCalibration | None:
+    """Measure the scores that queries reach in a collection, and write them to the settings.
 
     Args:
         store: Store of the collection, not empty.
@@ -130,8 +132,8 @@ def calibrate(store: Store, embedder: Embedder) -> Calibration | None:
         words = [hits[0].score if hits else 0.0 for hits in store.search_text(own, 1)]
     except TextIndexError:
         words = [0.0]
-    mean = sum(by_random) / len(by_random)
-    made = Calibration(records, mean, max(by_random), median(by_own), median(words))
+    mean = fmean(by_random)
+    made = ScoreCalibration(records, mean, _limit(by_random), median(by_own), median(words))
     known = dict(store.manifest().settings.get(CALIBRATION) or {})
     known.pop(embedder.fingerprint, None)
     latest = [*known.items(), (embedder.fingerprint, asdict(made))][-_KEPT:]
@@ -151,6 +153,10 @@ def random_queries() -> list[str]:
 def _nearest(store: Store, embedder: Embedder, queries: Sequence[str]) -> list[float]:
     vectors = embedder.embed_queries(queries)
     return [hits[0].score for hits in store.search(vectors, 1, fingerprint=embedder.fingerprint)]
+
+
+def _limit(scores: Sequence[float]) -> float:
+    return min(max(scores), fmean(scores) + _DEVIATIONS * pstdev(scores))
 
 
 def _passage(text: str) -> str:

@@ -14,7 +14,7 @@ from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import PendingVectorsWarning, TextIndexError, TextIndexWarning, warn_user
 from cde_rag.records import Hit, Hits, Record, embedded_text
-from cde_rag.search.calibration import Calibration, calibration_of
+from cde_rag.search.calibration import ScoreCalibration, calibration_of
 from cde_rag.search.fusion import fuse
 from cde_rag.stores.engine import Found
 from cde_rag.stores.store import Store
@@ -196,7 +196,7 @@ class HybridRetriever:
             )
             return self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where)
 
-    def _fused(self, vectors: Sequence[Found], words: Sequence[Found], known: Calibration | None) -> list[Found]:
+    def _fused(self, vectors: Sequence[Found], words: Sequence[Found], known: ScoreCalibration | None) -> list[Found]:
         read = {found.key: found.record for found in (*words, *vectors) if found.record is not None}
         near, written = ([(found.key, found.score) for found in side] for side in (vectors, words))
         best = fuse(near, written, fusion=self.fusion, weight=self.weight, candidates=self.candidates)

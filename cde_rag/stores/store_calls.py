@@ -1,4 +1,7 @@
-"""Calls of a store, and one state of it: all checks of arguments and all rules of generations, over a session."""
+"""Calls of a store, and one state of it: all checks of arguments and all rules of generations, over a session.
+
+Long because each call of a store stands here with its checks, and nowhere else.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar

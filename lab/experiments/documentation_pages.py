@@ -42,7 +42,7 @@ class PageSection:
 
 
 @dataclass(slots=True)
-class Page:
+class DocumentationPage:
     """A page's path in its package, its title, and its sections in their order."""
 
     path: str
@@ -120,7 +120,7 @@ def _skipped_box(tag: str, attributes: Iterable[tuple[str, str | None]]) -> bool
     return tag in BOXES and (bool(names & SKIPPED_BOXES) or {"contents", "topic"} <= names)
 
 
-def page_of(path: str, html: str) -> Page | None:
+def page_of(path: str, html: str) -> DocumentationPage | None:
     """Parse an HTML file into a page; None if it has no heading, is not English, a manual page, or made by javadoc.
 
     The title is what the file's own title begins with. Where no heading repeats it and the page has but one heading of
@@ -153,7 +153,7 @@ def page_of(path: str, html: str) -> Page | None:
             sections[-1].text = f"{sections[-1].text} {heading}: {text}".strip()
         else:
             sections.append(PageSection(heading, text, code=not "".join(part.prose).strip(" \n¶#")))
-    return Page(path, title, sections) if title else None
+    return DocumentationPage(path, title, sections) if title else None
 
 
 def _heading(part: _Part) -> str:

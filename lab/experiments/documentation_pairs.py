@@ -18,7 +18,7 @@ from typing import Final
 from cde_rag.errors import CorpusError
 from cde_rag_training.data.pairs import Pair
 from lab.experiments.bundled_pairs import write_pairs
-from lab.experiments.documentation_pages import Page, PageSection, page_of
+from lab.experiments.documentation_pages import DocumentationPage, PageSection, page_of
 
 SOURCE: Final = "documentation"
 LICENCES: Final[Mapping[str, str]] = {  # of the documentation, by the packages' copyright files → packages
@@ -115,7 +115,7 @@ def documentation_pairs(folder: Path) -> Iterator[Pair]:
                 yield Pair(query=query, document=section.text, source=SOURCE, domain=package.name, parent=page.title)
 
 
-def pages_of(package: Path) -> Iterator[Page]:
+def pages_of(package: Path) -> Iterator[DocumentationPage]:
     """Yield all English pages of a package, by path, with all their sections; file names in `NAMES` are skipped.
 
     Raises:
@@ -132,7 +132,7 @@ def pages_of(package: Path) -> Iterator[Page]:
                 yield page
 
 
-def without_repeated(pages: Iterable[Page]) -> list[Page]:
+def without_repeated(pages: Iterable[DocumentationPage]) -> list[DocumentationPage]:
     """Return the pages with unique titles, without sections whose heading occurs on more than `MOST_PAGES` pages."""
     pages = list(pages)
     titles = Counter(page.title.casefold() for page in pages)
@@ -151,7 +151,7 @@ def without_repeated(pages: Iterable[Page]) -> list[Page]:
     ]
 
 
-def unambiguous(pages: Iterable[Page], seen: set[str]) -> Iterator[Page]:
+def unambiguous(pages: Iterable[DocumentationPage], seen: set[str]) -> Iterator[DocumentationPage]:
     """Yield pages with their readable sections whose query and document are new, if enough sections remain.
 
     Args:
@@ -171,7 +171,7 @@ def unambiguous(pages: Iterable[Page], seen: set[str]) -> Iterator[Page]:
             yield replace(page, sections=kept)
 
 
-def some_pages(package: str, pages: Iterable[Page]) -> list[Page]:
+def some_pages(package: str, pages: Iterable[DocumentationPage]) -> list[DocumentationPage]:
     """Return complete pages with at most `MOST_SECTIONS` sections in total, in order, chosen by a hash of paths."""
     pages = list(pages)
     kept, count = set[str](), 0

@@ -22,7 +22,7 @@ from cde_rag.errors import ContextMissingError, ModelError
 from cde_rag.models import CDEModel
 from cde_rag.models.files.names import ModelName
 from lab.mteb.meta import model_meta
-from lab.mteb.prefixes import SEARCHED, task_prefixes
+from lab.mteb.task_prefixes import SEARCHED, task_prefixes
 
 
 class CDEForMTEB:

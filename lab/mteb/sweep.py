@@ -18,7 +18,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation.report import table
 from cde_rag.models import CDEModel
 from lab.mteb.model import CDEForMTEB
-from lab.mteb.prefixes import task_prefixes
+from lab.mteb.task_prefixes import task_prefixes
 
 
 @dataclass(frozen=True, kw_only=True)

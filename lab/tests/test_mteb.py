@@ -21,7 +21,7 @@ from cde_rag.errors import ContextMissingError, CorpusError, MissingExtraError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate, read_beir
 from cde_rag.models import CDEModel
 from lab.mteb import CDEForMTEB, SweepProgress, find_tasks, local_retrieval_task, sweep
-from lab.mteb.prefixes import task_prefixes
+from lab.mteb.task_prefixes import task_prefixes
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")
 SIZE = 6  # context documents

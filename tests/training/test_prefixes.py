@@ -127,7 +127,7 @@ def test_what_a_model_cannot_read_is_refused(tmp_path, stages):
     with pytest.raises(RecipeError, match="pools over the tokens after a colon"):
         Prefixes(prepared, (SourceConfig(name="faq", query_prefix="query "),), stages)
     one_way = stages_of(tiny_network(), TextTokenizer(tiny_tokenizer()), device="cpu", precision="float32")
-    with pytest.raises(RecipeError, match="tells queries from documents by a learned vector"):
+    with pytest.raises(RecipeError, match="separates queries from documents by a learned vector"):
         Prefixes(prepared, (), one_way)
     with pytest.raises(RecipeError, match="by a learned vector, found prefixes: 'query: '"):
         Prefixes(

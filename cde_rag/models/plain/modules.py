@@ -261,7 +261,7 @@ def _changes(subject: str) -> dict[str, str]:
 
 
 def _check_subject(path: str, value: Mapping[str, Any], subject: str) -> None:
-    """Check that a module changes what is there at its place; by default it changes the vector of a text."""
+    """Check that a module stands where its input is; by default it changes the vector of a text."""
     if value.get("module_input_name", TEXT_VECTOR) != subject:
         raise OtherArchitectureError(f"a module of the {TEXT_VECTOR} before the pooling ({path})")
 

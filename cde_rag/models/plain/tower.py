@@ -65,7 +65,7 @@ class Tower:
 
     @property
     def source(self) -> tuple[object, ...]:
-        """What tells two towers apart: the state of their files, and the role if each has its own."""
+        """Key by which two towers differ: the state of their files, and the role if each has its own."""
         return self.files.name, tuple(self.files.digests.items()), tuple(self.files.written), self.role
 
     def load(self, choice: Choice, *, max_length: int | None, device: str | None) -> TextModel:

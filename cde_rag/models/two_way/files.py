@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -246,7 +246,7 @@ def _sizes(value: Mapping[str, Any]) -> dict[str, Any]:
             f"Expected the backbone {' or '.join(BACKBONES)}, or a family ({', '.join(_TENSORS)}) with sizes in "
             f"{BACKBONE!r}, found {backbone!r}. This model cannot be read."
         )
-    sizes: dict[str, Any] = given
+    sizes = cast("dict[str, Any]", given)
     wrong = sorted(
         field
         for field, size in sizes.items()

@@ -306,10 +306,8 @@ class PgDatabase:
 
     def _changed(self, found: object) -> StoreFormatError:
         """Return the error for tables that somebody changed."""
-        shown = _first(found) if isinstance(found, Exception) else found
-        return StoreFormatError(
-            f"{self.where}: the tables are not as cde-rag made them: {shown}. Undo the change, or restore a backup."
-        )
+        what = f"the tables are not as cde-rag made them: {_first(found)}"
+        return StoreFormatError(f"{self.where}: {what}. Undo the change, or restore a backup.")
 
     def _prepare(self, connection: Any) -> PgNames:
         """Return the names for a connection of the pool, and make it ready to send vectors, once."""
@@ -487,8 +485,8 @@ def _has_answer(connection: Any, seconds: float) -> bool:
         return bool(selector.select(seconds))
 
 
-def _first(error: Exception) -> str:
-    """Return a server's message, without positions in SQL, and without the address and the hint that libpq repeats."""
+def _first(error: object) -> str:
+    """Return a server's message, without positions in SQL, the address and the hint of libpq; or words as they are."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     lines = [line.strip() for line in (primary or str(error)).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Is the server running")]

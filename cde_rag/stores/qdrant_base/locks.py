@@ -38,7 +38,7 @@ class ReadWriteLock:
             StoreError: Another thread holds it, and this one is not to wait.
         """
         if not self._right.acquire(blocking=wait):
-            raise StoreError("Expected no other writer, found one at work. Write again when it has ended.")
+            raise StoreError("Expected no other writer, found one that has not ended. Write again when it has.")
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ EXPONENTS: Final = (0.0, 0.05, 0.1, 0.2)  # of the output map
 SIBLINGS: Final = (0.5, 1.0)  # times the trained weight of siblings
 
 
-class Reading(NamedTuple):
+class FirstVectors(NamedTuple):
     """First-stage vectors and own context of a set.
 
     Attributes:
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
 
 
 @torch.no_grad()
-def read(network: TwoStage, one: DevelopmentSet) -> Reading:
+def read(network: TwoStage, one: DevelopmentSet) -> FirstVectors:
     """Read a set's documents with the first stage, and prepare the context of up to 512 of them."""
     count = len(one.documents.lengths)
     vectors = first_vectors(network, one.documents, np.arange(count))
@@ -57,10 +57,10 @@ def read(network: TwoStage, one: DevelopmentSet) -> Reading:
     for exponent in EXPONENTS:
         network.output_map.exponent.fill_(exponent)
         maps.append(network.output_map(context, counts))
-    return Reading(vectors, own, maps, float(sibling_weight(context, counts, 1.0)))
+    return FirstVectors(vectors, own, maps, float(sibling_weight(context, counts, 1.0)))
 
 
-def choice_figures(network: TwoStage, one: DevelopmentSet, reading: Reading) -> list[dict[str, Any]]:
+def choice_figures(network: TwoStage, one: DevelopmentSet, reading: FirstVectors) -> list[dict[str, Any]]:
     """Return NDCG@10 × 100 of one set under null and own context, with siblings, and for each exponent."""
     null = null_ndcg(network, one, null_context(network))
     found: list[dict[str, Any]] = [{"system": "null", "ndcg": round(null, 3)}]

@@ -41,8 +41,8 @@ def adapt(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Your questions: lines with question and answers (page and quote, or id), what the page of cde-rag "
-            "serve saves, a folder in BEIR's layout, or lines with query and id (or document).",
+            help="Your questions: lines with question and answers (page and quote, or id), a file saved from the "
+            "page of cde-rag serve, a folder in BEIR's layout, or lines with query and id (or document).",
         ),
     ] = None,
     llm: Annotated[

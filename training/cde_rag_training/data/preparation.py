@@ -239,7 +239,7 @@ def _filter(
     *,
     progress: bool,
 ) -> Step:
-    """Embed what the filter compares by its own surrogate, or else hard negatives by the one that clusters."""
+    """Embed texts for the filter by its own surrogate, or else hard negatives by the one that clusters."""
     first, second = surrogates
     surrogate, name = (first, config.surrogate) if second is None else (second, config.filter_surrogate)
     negatives = _negatives(pairs, output)

@@ -107,7 +107,7 @@ class Stages(ABC):
 
     def _no_prefixes(self, found: str) -> RecipeError:
         return RecipeError(
-            f"{self.network.config.name} tells queries from documents by a learned vector, found prefixes: "
+            f"{self.network.config.name} separates queries from documents by a learned vector, found prefixes: "
             f"{found!r}. Leave "
             "them out of sources and pairs; they are for two-way models."
         )

@@ -113,7 +113,7 @@ def _sizes(config: ModelConfig | TwoWayConfig) -> dict[str, Any]:
 
 
 def _refuse_other_settings(config: StartConfig, start: Start) -> None:
-    """Refuse settings that the start does not have as they are asked for, so that none is ignored."""
+    """Refuse settings that the start does not have in this form, so that none is ignored."""
     found = start_settings(start.network)
     settable = {each.name for each in fields(StartConfig)} - {"model", "name", "distillation"}
     for name in sorted(settable):

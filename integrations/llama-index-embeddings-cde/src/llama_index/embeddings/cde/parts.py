@@ -107,7 +107,7 @@ def _parts(node: BaseNode, model: CDEModel) -> Iterator[BaseNode]:
             index_id=node.node_id,
             obj=whole,
             text=part,
-            metadata=node.metadata,
+            extra_info=node.metadata,
             excluded_embed_metadata_keys=node.excluded_embed_metadata_keys,
             excluded_llm_metadata_keys=node.excluded_llm_metadata_keys,
             relationships=source,

@@ -1,4 +1,4 @@
-"""Reading: the rules by which files become passages. A collection keeps the ones that it was made with."""
+"""Rules by which files become passages. A collection keeps the ones that it was made with."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +13,7 @@ _SMALLEST: Final = 2  # times the overlap that a passage has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadingRules:
     """Rules by which files become passages.
 
     Attributes:
@@ -58,7 +58,7 @@ class Reading:
         """Return the rules as a collection's settings have them."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
-    def with_changes(self, changes: Mapping[str, Any]) -> "Reading":
+    def with_changes(self, changes: Mapping[str, Any]) -> "ReadingRules":
         """Return the rules with other values of some fields; a length in tokens takes the place of one in characters.
 
         Raises:
@@ -81,11 +81,11 @@ class Reading:
         return None if self.tokens is None else TokenSplitter(count_tokens, window or None, self.tokens, self.overlap)
 
 
-OLD: Final = Reading(characters=600, rules=1, code=False)  # of collections that name no rules: those of 0.2
-NEWEST: Final = Reading(tokens=160)  # of new collections
+OLD: Final = ReadingRules(characters=600, rules=1, code=False)  # of collections that name no rules: those of 0.2
+NEWEST: Final = ReadingRules(tokens=160)  # of new collections
 
 
-def reading_of(settings: Mapping[str, Any]) -> Reading:
+def reading_of(settings: Mapping[str, Any]) -> ReadingRules:
     """Return the rules of a collection.
 
     Raises:
@@ -95,7 +95,7 @@ def reading_of(settings: Mapping[str, Any]) -> Reading:
     if found is None:
         return OLD
     try:
-        reading = Reading(**found)
+        reading = ReadingRules(**found)
     except TypeError as error:
         raise StoreFormatError(
             f"The collection reads files by rules of a newer version: {error}. Update cde-rag."
