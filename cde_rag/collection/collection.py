@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast, overload
 
 from cde_rag._validation import check_ids, check_positive, check_whole, named_keywords
-from cde_rag.collection.first_context import is_due, move
+from cde_rag.collection.first_context import move, moves_at
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.context.sampling import Strategy
@@ -31,7 +31,7 @@ from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.readers import ReadingRules, RecordReader
 from cde_rag.readers.reading_rules import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
-from cde_rag.search.calibration import ScoreCalibration, calibrate, is_calibration_due
+from cde_rag.search.calibration import ScoreCalibration, calibrate, calibrated_at
 from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, marginal_relevance, ranking_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Rerank
@@ -85,6 +85,7 @@ class Collection(ProcessBound):
         self._on_demand = OnDemandVectors(store, self.parent_key)
         self._searcher = Searcher(store, self.parent_key, self._by_vectors, lambda: active.last.fingerprint)
         self._writer = Upserter(store, active, self._settings)
+        self._until_due = 0.0  # records, until this one looks at their number for what it does as it grows
 
     @property
     def embedder(self) -> Embedder:
@@ -423,16 +424,22 @@ class Collection(ProcessBound):
 
     def _finished(self, report: AddReport) -> AddReport:
         """Move a collection that began without documents, and calibrate one that grew, where that is due."""
-        if report.added:
-            if is_due(self._settings, self.store):
+        self._until_due -= report.added
+        if report.added and self._until_due <= 0:
+            records = self.store.count()
+            if records >= moves_at(self._settings):
                 move(self)
                 self._settings = self.store.manifest().settings
-            self._calibrate_if_due()
+            due = self._calibrated(records)
+            self._until_due = min(due, moves_at(self._settings)) - records
         return report
 
-    def _calibrate_if_due(self) -> None:
-        if is_calibration_due(self._settings, self.store, self._active.last.fingerprint):
+    def _calibrated(self, records: int) -> float:
+        """Calibrate a collection of so many records if that is due; return the number at which it is due again."""
+        fingerprint = self._active.last.fingerprint
+        if records >= calibrated_at(self._settings, fingerprint) and not self.pending:
             self.calibrate()
+        return calibrated_at(self._settings, fingerprint)
 
     def calibrate(self) -> ScoreCalibration | None:
         """Measure the scores of random letters and of the collection's own passages, for the scale of hybrid scores.
@@ -441,14 +448,18 @@ class Collection(ProcessBound):
         Context. One that an earlier version made is searched without a scale until this call.
 
         Returns:
-            None if the model has no vector of random letters; nothing is changed then.
+            None if the model has no vector of random letters; scores have no scale then.
 
         Raises:
             ContextMismatchError: The collection was moved to another model, which is not here under its name.
-            StoreError: The collection is empty, or the store cannot be written.
+            StoreError: The collection is empty, records wait for their vectors, or the store cannot be written.
         """
         if not self.store.count():
             raise StoreError("Expected documents, found an empty collection: there is nothing to calibrate on.")
+        if pending := self.pending:
+            raise StoreError(
+                f"Expected vectors, found {pending} records that wait for theirs. Call embed_pending() first."
+            )
         made = self._active.use(lambda embedder: calibrate(self.store, embedder))
         self._settings = self.store.manifest().settings
         return made
@@ -474,7 +485,10 @@ class Collection(ProcessBound):
             TruncationWarning: Records exceeded the model's token limit, with their number.
         """
         limit = None if limit is None else check_positive(limit, "limit")
-        return fill(self.store, self._active, self.parent_key, limit, on_progress)
+        report = fill(self.store, self._active, self.parent_key, limit, on_progress)
+        if report.embedded and not report.pending:
+            self._calibrated(self.store.count())
+        return report
 
     @property
     def pending(self) -> int:
@@ -855,7 +869,7 @@ class Collection(ProcessBound):
         if dry_run:
             return recontextualization.dry_run(*moved, canary=canary, grace_s=grace_s)
         done = recontextualization.recontextualize(*moved, canary=canary, grace_s=grace_s, on_progress=on_progress)
-        self._calibrate_if_due()
+        self._calibrated(done.documents)
         return done
 
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:

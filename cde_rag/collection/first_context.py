@@ -1,5 +1,6 @@
 """Collections that begin without documents, and move to a context of their own when there are enough."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,10 +37,10 @@ def create_without_documents(store: Store, model: "AnyModel", parent_key: str | 
     create_in(store, embedder, {**settings, MOVES_AT: _NUMBERS[0]})
 
 
-def is_due(settings: Mapping[str, Any], store: Store) -> bool:
-    """Return True if a collection has as many records as it waits for."""
+def moves_at(settings: Mapping[str, Any]) -> float:
+    """Return the number of records at which a collection moves to a context of its own; infinite if it has one."""
     number = settings.get(MOVES_AT)
-    return number is not None and store.count() >= number
+    return math.inf if number is None else float(number)
 
 
 def move(collection: "Collection") -> None:

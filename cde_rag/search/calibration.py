@@ -6,6 +6,7 @@ of a query compare with what random letters find in the collection, and with wha
 Source: ours; chosen and measured in lab/pages/score-floor.md.
 """
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -98,45 +99,40 @@ def calibration_of(settings: Mapping[str, Any], fingerprint: str) -> ScoreCalibr
         settings: Settings of the collection.
         fingerprint: Fingerprint of the vector space.
     """
-    written: Mapping[str, Any] | None = (settings.get(CALIBRATION) or {}).get(fingerprint)
+    calibrations: Mapping[str, Any] = settings.get(CALIBRATION) or {}
+    written: Mapping[str, Any] | None = calibrations.get(fingerprint)
     return None if written is None else ScoreCalibration(**written)
 
 
-def is_calibration_due(settings: Mapping[str, Any], store: Store, fingerprint: str) -> bool:
-    """Return True if a collection that is calibrated as it grows has twice the records of its calibration, or none."""
-    if CALIBRATION not in settings:
-        return False
+def calibrated_at(settings: Mapping[str, Any], fingerprint: str) -> float:
+    """Return the number of records at which a collection is calibrated: twice that of its calibration.
+
+    Infinite for collections of earlier versions, and where the model has no vector of random letters.
+    """
+    written: Mapping[str, Any] | None = settings.get(CALIBRATION)
+    if written is None or (fingerprint in written and written[fingerprint] is None):
+        return math.inf
     known = calibration_of(settings, fingerprint)
-    return store.count() >= (LEAST if known is None else 2 * known.records)
+    return float(LEAST if known is None else 2 * known.records)
 
 
 def calibrate(store: Store, embedder: Embedder) -> ScoreCalibration | None:
     """Measure the scores that queries reach in a collection, and write them to the settings.
 
     Args:
-        store: Store of the collection, not empty.
+        store: Store of the collection, not empty; all records have vectors.
         embedder: Embedder of its active generation.
 
     Returns:
-        None if the model has no vector of random letters, as one with a vocabulary of its own; nothing is written then.
+        None if the model has no vector of random letters, as one with a vocabulary of its own; that is written then.
 
     Raises:
         ContextMismatchError: Another generation was activated meanwhile.
     """
-    records, own = store.count(), [_passage(embedded_text(row.record)) for row in store.sample(_OWN, seed=0)]
-    try:
-        by_random, by_own = (_nearest(store, embedder, queries) for queries in (random_queries(), own))
-    except CorpusError:
-        return None
-    try:
-        words = [hits[0].score if hits else 0.0 for hits in store.search_text(own, 1)]
-    except TextIndexError:
-        words = [0.0]
-    mean = fmean(by_random)
-    made = ScoreCalibration(records, mean, _limit(by_random), median(by_own), median(words))
+    made = _measured(store, embedder)
     known = dict(store.manifest().settings.get(CALIBRATION) or {})
     known.pop(embedder.fingerprint, None)
-    latest = [*known.items(), (embedder.fingerprint, asdict(made))][-_KEPT:]
+    latest = [*known.items(), (embedder.fingerprint, None if made is None else asdict(made))][-_KEPT:]
     store.update_settings({CALIBRATION: dict(latest)})
     return made
 
@@ -148,6 +144,19 @@ def random_queries() -> list[str]:
         " ".join("".join(letters.choices(ascii_lowercase, k=letters.randint(4, 10))) for _ in range(1 + number % 4))
         for number in range(_RANDOM)
     ]
+
+
+def _measured(store: Store, embedder: Embedder) -> ScoreCalibration | None:
+    records, own = store.count(), [_passage(embedded_text(row.record)) for row in store.sample(_OWN, seed=0)]
+    try:
+        by_random, by_own = (_nearest(store, embedder, queries) for queries in (random_queries(), own))
+    except CorpusError:
+        return None
+    try:
+        words = [hits[0].score if hits else 0.0 for hits in store.search_text(own, 1)]
+    except TextIndexError:
+        words = [0.0]
+    return ScoreCalibration(records, fmean(by_random), _limit(by_random), median(by_own), median(words))
 
 
 def _nearest(store: Store, embedder: Embedder, queries: Sequence[str]) -> list[float]:
