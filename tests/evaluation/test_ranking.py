@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.ranking import DEPTH, rank, rank_hybrid, rank_vectors
+from cde_rag.indexing.pending import OnDemandVectors
 from cde_rag.records import Record, Row
 from cde_rag.search.fusion import CANDIDATES, WEIGHTS
 from cde_rag.search.retrievers import HybridRetriever
@@ -119,7 +120,8 @@ def test_an_evaluated_hybrid_finds_what_a_collection_finds(seed: int) -> None:
         store.create(dim=8, fingerprint="f", context=b"", settings={})
         rows = [Row(Record(f"d{place:03}", text), "digest") for place, text in enumerate(texts)]
         store.add(rows, documents, fingerprint="f")
-        searched = HybridRetriever(store, Active(), CANDIDATES, "convex", WEIGHTS["convex"])
+        on_demand = OnDemandVectors(store, None)
+        searched = HybridRetriever(store, Active(), CANDIDATES, "convex", WEIGHTS["convex"], on_demand, 0.0)
         found = searched.best(queries, DEPTH, None)
         store.close()
     ids, names_ = [row.record.id for row in rows], [f"q{place}" for place in range(len(queries))]
