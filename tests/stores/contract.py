@@ -187,9 +187,10 @@ class Life(RuleBasedStateMachine):
         some = sorted(self.rows if everything else data.draw(st.sets(st.sampled_from(sorted(self.rows)))))
         matrix = EXACT[data.draw(st.lists(vectors, min_size=len(some), max_size=len(some)))]
         rows = [self.rows[id_] for id_ in some]
-        assert self.store.add_to_generation(generation.number, rows, [row.digest for row in rows], matrix) == len(rows)
-        for row, vector in zip(rows, matrix, strict=True):
-            generation.vectors[row.record.id] = row.digest, vector
+        digests = [row.digest or f"digest of {row.record.text}" for row in rows]
+        assert self.store.add_to_generation(generation.number, rows, digests, matrix) == len(rows)
+        for row, digest, vector in zip(rows, digests, matrix, strict=True):
+            generation.vectors[row.record.id] = digest, vector
 
     @precondition(lambda self: self.others)
     @rule(data=st.data())
@@ -357,6 +358,10 @@ class StoreContract(TextContract):
             store.add(read, None, fingerprint=OTHER)
         with pytest.raises(ValueError, match="norm 1"):
             store.add_pending(store.pending(), ["d"], 2 * EXACT[:1], fingerprint=SPACE)
+        with pytest.raises(ValueError, match="it marks records without a vector"):
+            store.add_pending(store.pending(), [""], EXACT[:1], fingerprint=SPACE)
+        with pytest.raises(ValueError, match="it marks records without a vector"):
+            store.add([row("b", digest="")], EXACT[:1], fingerprint=SPACE)
 
     def test_what_waits_again_keeps_the_vectors_that_are_still_its_own(self, store: Store) -> None:
         rows = [row("a"), row("b")]

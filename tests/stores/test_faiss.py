@@ -33,7 +33,7 @@ from cde_rag.records import Row
 from cde_rag.stores import files as folders
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.connections import Connection
-from cde_rag.stores.faiss.database import FORMAT
+from cde_rag.stores.faiss.database import WITH_PENDING
 from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest
 from cde_rag.stores.faiss.search import Reader, View
@@ -256,9 +256,9 @@ def test_a_missing_file_is_named(lived: Path, scratch: Path) -> None:
 def test_a_newer_format_is_refused(lived: Path, scratch: Path) -> None:
     folder = shutil.copytree(lived, scratch / "newer")
     with sqlite3.connect(folder / "collection.sqlite") as connection:
-        connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
+        connection.execute(f"PRAGMA user_version = {WITH_PENDING + 1}")
     connection.close()
-    with pytest.raises(StoreFormatError, match=f"expected format {FORMAT}, found {FORMAT + 1}. Update"):
+    with pytest.raises(StoreFormatError, match=f"expected format {WITH_PENDING}, found {WITH_PENDING + 1}. Update"):
         FaissStore(folder).manifest()
 
 

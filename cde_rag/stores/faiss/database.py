@@ -299,7 +299,7 @@ class Database:
             )
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found not in (WITHOUT_WORDS, WITHOUT_ANALYZER, WITHOUT_TOKENS, FORMAT, WITH_PENDING):
-            raise StoreFormatError(f"{self.path}: expected format {FORMAT}, found {found}. Update cde-rag.")
+            raise StoreFormatError(f"{self.path}: expected format {WITH_PENDING}, found {found}. Update cde-rag.")
         for table, columns in _COLUMNS.items():
             there = {name.decode() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
             if lacking := columns - there:
