@@ -241,6 +241,7 @@ def test_plain_models_of_a_mirror_without_torch(hub, tmp_path):
     write_router(hub.root / "somebody/asymmetric", table=True)
     (hub.root / "somebody/dense/modeling.py").write_text("raise SystemExit('remote code')")
     places = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    places["HF_HUB_OFFLINE"] = "0"  # also where this process must not ask a hub
     names = ["somebody/dense", "somebody/asymmetric"]
     command = [sys.executable, "-c", WITHOUT_TORCH, *names]
     result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **places}, timeout=500)

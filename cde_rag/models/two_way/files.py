@@ -237,7 +237,7 @@ def _sizes(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return family and sizes of the backbone that a config names, or describes itself."""
     backbone = value.get("embedder")
     if not isinstance(backbone, str):
-        raise ModelError(f"The config's embedder has to name a backbone, found {backbone!r}.")
+        raise ModelError(f"Expected a backbone's name as the config's embedder, found {backbone!r}.")
     if backbone in BACKBONES:
         return BACKBONES[backbone] | _limits(value, BACKBONES[backbone]["layers"])
     given: Any = value.get(BACKBONE)
