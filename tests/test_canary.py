@@ -172,7 +172,7 @@ def test_vectors_of_an_activation_that_is_repeated_count_once(papers: Collection
     store, undone = papers.store, list[int]()
     write = store._engine.write
 
-    def undo(work: Any) -> Any:
+    def undo(work: Any, **named: Any) -> Any:
         def failing(session: Any) -> None:
             work(session)
             raise InterruptedError
@@ -180,8 +180,8 @@ def test_vectors_of_an_activation_that_is_repeated_count_once(papers: Collection
         if session_activates(work) and not undone:
             undone.append(1)
             with pytest.raises(InterruptedError):
-                write(failing)
-        return write(work)
+                write(failing, **named)
+        return write(work, **named)
 
     def last(now: Progress) -> None:
         if now.done == 30 and papers.count() == 30:

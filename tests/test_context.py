@@ -109,6 +109,7 @@ OTHERS = {
     "windows": True,
     "sibling_weight": 0.3,
     "corpus_map": True,
+    "tokens_per_document": 2,
 }
 
 

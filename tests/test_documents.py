@@ -74,8 +74,11 @@ def test_a_page_of_html_is_titled_by_itself_and_not_by_its_first_heading(folder:
     )
     sections = [record.metadata.get("section") for record in RecordReader(folder / "a.html")]
     assert (sections[0], sections[-1]) == (None, "Nests")  # the title says the others
-    for found in (untitled, same):
-        assert (found.title, found.metadata.get("section")) == ("Keyboard shortcuts", None)
+    assert (untitled.title, untitled.metadata["section"]) == (
+        "The book",
+        "Keyboard shortcuts",
+    )  # its heading of level 1
+    assert (same.title, same.metadata.get("section")) == ("Keyboard shortcuts", None)
 
 
 def test_a_damaged_document_is_reported_without_names_of_classes(folder: Path):

@@ -26,7 +26,7 @@ def searchable(documents: int, pending: int, *, stopped: bool) -> str:
     """Return the rankings that a collection can answer by while passages wait for their vectors."""
     made = 100 * (documents - pending) // max(1, documents)
     vectors = f"{made} % of them by vectors, too" if stopped else f"vectors are being made ({made} %)"
-    return f"searchable: {documents:,} passages by words, {vectors}"
+    return f"searchable: {in_passages(documents)} by words, {vectors}"
 
 
 def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:

@@ -117,6 +117,7 @@ def _place(hit: "Hit") -> str | None:
     The line is that of the passage in the file as it is now, if the file still has it.
     """
     from cde_rag.readers.decoding import decoded
+    from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import document_of, file_of, place_in_file
     from cde_rag.records import Record
 
@@ -127,15 +128,17 @@ def _place(hit: "Hit") -> str | None:
     if document_of(Record(hit.id, hit.text, hit.title, hit.metadata)) is None:
         return None
     line = hit.metadata.get("line")
-    if not isinstance(line, int):
-        place = place_in_file(hit.metadata)
-        return f"{shown}, {place}" if place else None
+    if not isinstance(line, int) and (place := place_in_file(hit.metadata)):
+        return f"{shown}, {place}"
+    if not isinstance(line, int) and path.suffix.lower() in DOCUMENTS:  # its text is not that of the file
+        return None
     try:
         text = decoded(path.read_bytes())
     except (OSError, ValueError):
         return None
     begin = offset if text.startswith(hit.text, offset) else text.find(hit.text)
-    return f"{shown}:{line if begin < 0 else text.count(chr(10), 0, begin) + 1}"
+    now = line if begin < 0 else text.count(chr(10), 0, begin) + 1
+    return None if now is None else f"{shown}:{now}"
 
 
 def print_scale(by: str) -> None:

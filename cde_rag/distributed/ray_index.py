@@ -46,6 +46,7 @@ from cde_rag.models.model import Model
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
 from cde_rag.records import Record
+from cde_rag.search.calibration import CALIBRATION, LEAST
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.store import Folder, Removable, Store
 from cde_rag.stores.tenant_stores import remove_folder
@@ -192,8 +193,11 @@ def index(
                 if collection.parent_key not in (None, PARENT_KEY):  # a document is in several buckets
                     writer = Upserter(store, ActiveEmbedder(store, serving), settings)
                     report = replace(report, deleted=report.deleted + writer.replace(commit.read))
+        count = collection.count()
+        if CALIBRATION in settings and count >= LEAST:  # workers saw parts
+            collection.calibrate()
         return Indexed(
-            documents=collection.count(),
+            documents=count,
             report=report,
             buckets=commit.buckets,
             reused=commit.reused,

@@ -88,7 +88,9 @@ def complete(
         StoreError: The store cannot be written.
     """
     started = time.monotonic()
-    before, total = store.read(lambda state: (_vectors(state, number), state.count()))
+    before, total, may_wait = store.read(
+        lambda state: (_vectors(state, number), state.count(), state.manifest().may_wait)
+    )
     embedding, embedded, missing = _RowEmbedder(store, embedder, parent_key), 0, total - before
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
@@ -107,7 +109,7 @@ def complete(
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
                     raise  # also where it is active, and only the answer was lost
                 missing = 1  # rows are written before the next try, so that an error of writing is raised there
-        if store.manifest().may_wait:  # now all records have their vectors
+        if may_wait:  # now all records have their vectors
             store.settle()
         note({"documents": embedded})
         return embedded

@@ -38,7 +38,7 @@ class ScoreCalibration:
         records: Number of records when it was made.
         random_mean: Mean cosine of the nearest record to queries of random letters.
         random_limit: Highest such cosine, at most two standard deviations above the mean: one of few letters may be
-            near by chance, and what is no nearer is not found.
+            near by chance, and what is no nearer is not found. At most `own`: the collection's own text is found.
         own: Median cosine of the nearest record to passages of the collection.
         own_words: Median of their best BM25 scores; 0 without a text index.
     """
@@ -156,16 +156,14 @@ def _measured(store: Store, embedder: Embedder) -> ScoreCalibration | None:
         words = [hits[0].score if hits else 0.0 for hits in store.search_text(own, 1)]
     except TextIndexError:
         words = [0.0]
-    return ScoreCalibration(records, fmean(by_random), _limit(by_random), median(by_own), median(words))
+    typical = median(by_own)
+    limit = min(typical, max(by_random), fmean(by_random) + _DEVIATIONS * pstdev(by_random))
+    return ScoreCalibration(records, fmean(by_random), limit, typical, median(words))
 
 
 def _nearest(store: Store, embedder: Embedder, queries: Sequence[str]) -> list[float]:
     vectors = embedder.embed_queries(queries)
     return [hits[0].score for hits in store.search(vectors, 1, fingerprint=embedder.fingerprint)]
-
-
-def _limit(scores: Sequence[float]) -> float:
-    return min(max(scores), fmean(scores) + _DEVIATIONS * pstdev(scores))
 
 
 def _passage(text: str) -> str:

@@ -491,7 +491,8 @@ def _put_same(
     """Write vectors of those rows that are as they were read; return their number."""
     check_unit(vectors, len(rows), session.manifest.dim)
     now, same, versions = session.versions([row.record.id for row in rows]), list[int](), list[Version]()
-    waiting = session.get([row.record.id for row in rows if not row.digest])  # which no digest tells from one another
+    ids = [row.record.id for row in rows if not row.digest]  # which no digest tells from one another
+    waiting = session.get(ids) if ids else {}
     for place, row in enumerate(rows):
         version, there = now.get(row.record.id), waiting.get(row.record.id, row)
         text = embedded_text(there.record) == embedded_text(row.record)

@@ -356,7 +356,7 @@ def test_ctrl_c_says_how_to_continue(run, records: Path, tmp_path: Path, model_f
     stopped = run("index", records, tmp_path / "p", code=130)
     assert "Stopped at 8 of 20 passages. Run the same command again to continue." in stopped.stderr
     monkeypatch.setattr(StoreCalls, "add", add)
-    assert run("index", records, tmp_path / "p").stdout.endswith("20 passages (12 added, 8 unchanged)\n")
+    assert run("index", records, tmp_path / "p").stdout.endswith("20 passages (12 added, 8 unchanged, 1 truncated)\n")
     run("index", records, tmp_path / "q")
     assert contents(tmp_path / "p", model_folder) == contents(tmp_path / "q", model_folder)
 

@@ -115,11 +115,11 @@ def test_stopped_while_vectors_are_made_it_is_searchable_and_says_so(
     assert f"{tmp_path / 'p'} is searchable: 20 passages by words, vectors are being made (0 %)." in stderr
     assert f"{tmp_path / 'p'} is searchable: 20 passages by words, 0 % of them by vectors, too" in stderr
     monkeypatch.undo()
-    assert run("search", tmp_path / "p", "river", "--by", "bm25").stderr == ""
+    assert run("search", tmp_path / "p", "river", "--by", "bm25").stderr == "Scores: BM25, from 0 up.\n"
     searched = run("search", tmp_path / "p", "river", "--by", "vectors")
     assert searched.stderr.startswith("20 of 20 passages wait for their vectors.")
     assert json.loads(run("inspect", tmp_path / "p", "--json").stdout)["pending"] == 20
-    assert "20 passages (20 unchanged)" in run("index", records, tmp_path / "p").stdout
+    assert "20 passages (20 unchanged, 1 truncated)" in run("index", records, tmp_path / "p").stdout
     assert json.loads(run("inspect", tmp_path / "p", "--json").stdout)["pending"] == 0
 
 
@@ -416,7 +416,7 @@ def test_files_that_are_not_read_are_counted_and_source_code_has_its_options(run
     for name in ("readme.md", "a.toml", "b.toml", "main.py", "picture.png"):
         (folder / name).write_text(f"The content of {name}.\n")
     stderr = run("index", folder, tmp_path / "project.faiss").stderr
-    assert "Files not read: .toml 2, .py 1, .png 1. To read them as text, add --as-text .toml --as-text .py." in stderr
+    assert "Files not read: .toml 2, .py 1, .png 1. To read them, add --code --as-text .toml." in stderr
     done = run("index", folder, tmp_path / "code.faiss", "--as-text", ".toml", "--as-text", ".py")
     assert "Files not read: .png 1.\n" in done.stderr
     assert done.stdout.endswith("4 passages (4 added)\n")

@@ -14,8 +14,8 @@ from cde_rag.cli import app
 
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
-    "index search count inspect verify reindex audit export import backup restore "
-    "reembed release drift recontextualize rollback tune evaluate convert demo serve mcp doctor"
+    "index search count inspect verify reindex upgrade audit reembed release export import "
+    "backup restore drift recontextualize rollback tune evaluate convert demo serve mcp doctor"
 ).split()
 
 

@@ -110,7 +110,10 @@ def check_equal(found: Collection, one: Collection) -> None:
     for query in ("bird number 7", "seen in 1950", "passage 77"):
         for by in ("vectors", "hybrid"):
             ours, theirs = found.search(query, by=by), one.search(query, by=by)
-            assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-4)
+            scores = [[hit.score for hit in hits] for hits in (ours, theirs)]
+            if by == "hybrid":  # on scales that other samples of the same records made
+                scores = [[score / some[0] for score in some] for some in scores]
+            assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
 def test_dataset_becomes_the_collection_of_one_process(one: Collection, model: CDEModel, tmp_path: Path):

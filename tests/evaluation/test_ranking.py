@@ -1,10 +1,7 @@
 """Rankings: rows are queries, columns documents; the order of the columns never matters."""
 
 import tempfile
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from cde_rag import FunctionEmbedder
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.ranking import DEPTH, rank, rank_hybrid, rank_vectors
+from cde_rag.indexing.pending import OnDemandVectors
 from cde_rag.records import Record, Row
 from cde_rag.search.fusion import CANDIDATES, WEIGHTS
 from cde_rag.search.retrievers import HybridRetriever
@@ -95,31 +94,15 @@ def test_an_evaluated_hybrid_finds_what_a_collection_finds(seed: int) -> None:
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     asked /= np.linalg.norm(asked, axis=1, keepdims=True)
 
-    class Embedder:
-        """Has the vectors above."""
-
-        fingerprint = "f"
-
-        def embed_queries(self, some: Sequence[str]) -> np.ndarray:
-            return asked[[queries.index(query) for query in some]]
-
-    class Active(ActiveEmbedder):
-        """Its space stays."""
-
-        last = cast(Any, Embedder())
-
-        def __init__(self) -> None:
-            pass
-
-        def following(self, _: object) -> AbstractContextManager[None]:
-            return nullcontext()
-
+    vectors = dict(zip(queries, asked, strict=True))
+    embedder = FunctionEmbedder(lambda some: [vectors.get(text, np.ones(8, np.float32)) for text in some], name="dice")
     with tempfile.TemporaryDirectory() as folder:
         store = FaissStore(Path(folder, "papers"))
-        store.create(dim=8, fingerprint="f", context=b"", settings={})
+        store.create(dim=8, fingerprint=embedder.fingerprint, context=b"", settings={})
         rows = [Row(Record(f"d{place:03}", text), "digest") for place, text in enumerate(texts)]
-        store.add(rows, documents, fingerprint="f")
-        searched = HybridRetriever(store, Active(), CANDIDATES, "convex", WEIGHTS["convex"])
+        store.add(rows, documents, fingerprint=embedder.fingerprint)
+        active, on_demand = ActiveEmbedder(store, embedder), OnDemandVectors(store, None)
+        searched = HybridRetriever(store, active, CANDIDATES, "convex", WEIGHTS["convex"], on_demand, 0.0)
         found = searched.best(queries, DEPTH, None)
         store.close()
     ids, names_ = [row.record.id for row in rows], [f"q{place}" for place in range(len(queries))]

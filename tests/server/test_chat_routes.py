@@ -189,12 +189,13 @@ def test_the_conversation_goes_with_the_question(chatting: Running, llm: FakeLLM
 
 def test_a_prompt_keeps_to_its_bound_and_begins_with_a_question() -> None:
     citations: Any = [
-        {"number": number, "id": str(number), "title": "T", "section": "S", "text": "x" * 60} for number in (1, 2, 3)
+        {"number": number, "id": str(number), "title": "T", "section": "S", "place": f"line {number}", "text": "x" * 60}
+        for number in (1, 2, 3)
     ]
     talk = [{"role": role, "content": text * 40} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))]
     system, *turns = prompt(talk, citations, 100)
     assert system["content"].count("x" * 60) == 1
-    assert "[2] T · S\n" + "x" * 40 in system["content"]
+    assert "[2] T · S · line 2\n" + "x" * 40 in system["content"]
     assert "[3]" not in system["content"].partition("quoted material")[2]
     assert turns == talk
     assert prompt(talk, citations, 79)[1:] == talk[-1:]  # the answer alone would fit, without its question

@@ -101,7 +101,7 @@ def test_ready_reads_the_collections_of_tenants_and_names_none(tmp_path: Path) -
     options = ServerOptions(keys=ApiKeys([], KEYS))
     own = {name: Service(Registry({"app": tenants.get(name)}, batcher), options) for name in SECRETS}
     with running(Service(Registry({}, batcher), options), own) as url:
-        assert httpx.get(f"{url}/ready", trust_env=False).json() == {"status": "ready", "models": 0}
+        assert httpx.get(f"{url}/ready", trust_env=False).json() == {"status": "ready", "models": 0, "pending": 0}
         store = tenants.get("globex").store
         assert isinstance(store, FaissStore)
         shutil.rmtree(store.folder)

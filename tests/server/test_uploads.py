@@ -66,9 +66,11 @@ def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_pa
     report = upload(server, "guide.md", GUIDE.encode())["result"]
     assert (report["source"], report["doubles"], report["added"]) == ("docs/guide.md", [], 0)
     assert report["deleted"] > 0
-    assert [record.id for record in papers.scroll({"source": {"contains": "/guide.md"}})] == ["docs/guide.md#0"]
-    (replaced,) = papers.get(["docs/guide.md#0"])
-    assert replaced.metadata["folder"] == str(tmp_path / "docs")  # so that the folder is known when it is read again
+    replaced = list(papers.scroll({"source": {"contains": "/guide.md"}}))
+    assert [record.id for record in replaced] == [f"docs/guide.md#{number}" for number in range(len(replaced))]
+    assert "".join(record.text for record in replaced).replace("\n", "") == GUIDE.replace("\n", "")
+    folders = {record.metadata["folder"] for record in replaced}
+    assert folders == {str(tmp_path / "docs")}  # so that the folder is known when it is read again
     papers.add_records(RecordReader(tmp_path / "more/guide.md"))
     report = upload(server, "guide.md", GUIDE.encode())["result"]
     assert (report["source"], report["deleted"]) == ("uploads/guide.md", 0)

@@ -34,7 +34,7 @@ def test_hard_negatives_weigh_as_documents_do(pairs, seed):
     batch = np.arange(len(pairs))
     expected = lexical.scores_of_documents(batch, places)
     np.testing.assert_allclose(lexical.scores_of_negatives(batch, places), expected, atol=1e-5)
-    np.testing.assert_array_equal(expected, lexical.scores(batch)[:, places])
+    np.testing.assert_allclose(expected, lexical.scores(batch)[:, places], rtol=1e-5)  # sums of another order
     assert lexical_pairs(queries, documents, ["unheard"]).scores_of_negatives(batch, np.array([0])).max() == 0
     with pytest.raises(ValueError, match="Expected BM25 weights of hard negatives"):
         lexical_pairs(queries, documents).scores_of_negatives(batch, places)

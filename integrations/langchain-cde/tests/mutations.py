@@ -41,10 +41,11 @@ QDRANT = "integration_tests/test_langchain_qdrant.py"
 STAMPS = "integration_tests/test_langchain_stamps.py"
 
 SYNC_DOCUMENTS = """        require_named_space(self.fingerprint, "document")
-        check_list"""
+        check_fits"""
 SYNC_QUERY = """        require_named_space(self.fingerprint, "query")
         (vector,)"""
-ASYNC_DOCUMENTS = '        require_named_space(self.fingerprint, "document")  # the thread does not see who calls\n'
+ASYNC_DOCUMENTS = """        require_named_space(self.fingerprint, "document")
+        return await super().aembed_documents"""
 ASYNC_QUERY = """        require_named_space(self.fingerprint, "query")
         return await super().aembed_query"""
 
@@ -129,7 +130,7 @@ MUTATIONS = (
     Mutation(
         "embeddings.py",
         SYNC_DOCUMENTS,
-        "        check_list",
+        "        check_fits",
         f"{KEEPERS}::test_a_cache_without_the_context_in_its_keys_is_refused",
     ),
     Mutation(
@@ -141,7 +142,7 @@ MUTATIONS = (
     Mutation(
         "embeddings.py",
         ASYNC_DOCUMENTS,
-        "",
+        "        return await super().aembed_documents",
         f"{KEEPERS}::test_a_cache_without_the_context_in_its_keys_is_refused_async",
     ),
     Mutation(
@@ -268,7 +269,7 @@ MUTATIONS = (
         "vector_store.py",
         "if not isinstance(embedding, CDEEmbeddings):",
         "if False:",
-        f"{STORE}::test_a_store_is_made_with_a_context_or_not_at_all",
+        f"{STORE}::test_a_store_is_made_of_what_it_can_use_or_not_at_all",
     ),
     Mutation(
         "space.py",

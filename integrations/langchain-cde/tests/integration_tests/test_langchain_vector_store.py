@@ -144,7 +144,7 @@ def test_metadata_with_an_exact_json_value_are_stored(empty: CDEVectorStore) -> 
 
 
 def test_what_cannot_be_stored_is_refused_with_its_place(empty: CDEVectorStore) -> None:
-    with pytest.raises(CorpusError, match=r"Record 1 .*blank"):
+    with pytest.raises(CorpusError, match=r"Text 1 is .*blank"):
         empty.add_texts(["a", " "], ids=["x", "y"])
     with pytest.raises(CorpusError, match="equally many"):
         empty.add_texts(["a", "b"], [{}])

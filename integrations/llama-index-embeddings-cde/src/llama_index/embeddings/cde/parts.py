@@ -10,7 +10,14 @@ from uuid import UUID, uuid5
 
 from llama_index.core.base.embeddings.base import Embedding
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.schema import BaseNode, ImageNode, IndexNode, MetadataMode, NodeRelationship
+from llama_index.core.schema import (
+    BaseNode,
+    ImageNode,
+    IndexNode,
+    MetadataMode,
+    NodeRelationship,
+    RelatedNodeType,
+)
 from llama_index.embeddings.cde.callers import Caller
 from llama_index.embeddings.cde.marks import mark_nodes
 from llama_index.embeddings.cde.texts import content
@@ -100,7 +107,9 @@ def _parts(node: BaseNode, model: CDEModel) -> Iterator[BaseNode]:
     splitter = SentenceSplitter(chunk_size=size, chunk_overlap=size // _OVERLAP, tokenizer=ids)
     whole = node.model_copy(update={"embedding": None})
     shared = {name: getattr(node, name) for name in _TEMPLATES if hasattr(node, name)}
-    source = {} if node.source_node is None else {NodeRelationship.SOURCE: node.source_node}
+    source: dict[NodeRelationship, RelatedNodeType] = {}
+    if node.source_node is not None:
+        source[NodeRelationship.SOURCE] = node.source_node
     for number, part in enumerate(splitter.split_text(text)):
         yield IndexNode(
             id_=str(uuid5(_IDS, f"{number} {node.node_id}")),
