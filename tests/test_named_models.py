@@ -11,12 +11,15 @@ from plain_model import write_transformer
 from tiny import WORDS
 from typer.testing import CliRunner
 
-from cde_rag import Collection
+from cde_rag import CDEModel, Collection
 from cde_rag.cli import app
 from cde_rag.context.identity import ARITHMETIC
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.models.catalogue import known_models
+from cde_rag.models.files import model_files
+from cde_rag.models.files.names import ModelName
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")  # its limit is 12 tokens
 KEY = "secret-of-the-test"
@@ -91,3 +94,18 @@ def test_what_names_no_model_says_how_one_is_named(served: tuple[Server, str], t
         as_model(name, dtype="bfloat16")
     with pytest.raises(ModelError, match="Expected a bundled model"):
         as_model(str(tmp_path))
+
+
+def test_models_are_listed_as_they_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = CliRunner().invoke(app, ["models", "--json"])
+    assert done.exit_code == 0, done.output
+    listed = {row["name"]: row for row in json.loads(done.stdout)}
+    for name in ("cde-mini-1", "cde-base-1"):
+        assert (listed[name]["where"], listed[name]["dim"]) == ("bundled", CDEModel.shared(name).dim)
+    assert all(ModelName.parse(name).is_hub_id for name, row in listed.items() if row["where"] == "hub")
+    shown = CliRunner().invoke(app, ["models"]).stdout.splitlines()
+    assert [line.split()[0] for line in shown[1:]] == list(listed)
+    monkeypatch.setattr(model_files, "_registered", list)
+    assert {each.where for each in known_models() if each.name.startswith("cde-multi")} == {
+        "package cde-rag-model-multilingual"
+    }
