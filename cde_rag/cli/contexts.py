@@ -96,16 +96,16 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --workers 8  # embed in eight processes
       cde-rag recontextualize papers.faiss --ray auto  # or on a Ray cluster
     """
+    from cde_rag.embedders.contextual import as_model
     from cde_rag.evaluation.judged_questions import read_judged_questions
     from cde_rag.indexing.recontextualization import samples_the_same
-    from cde_rag.models import CDEModel
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     questions = [] if canary is None else read_judged_questions(canary)  # a bad file is found before a model is loaded
     with open_collection(existing(collection, tenant), model) as opened:
         known = _canary(questions, opened, may_lose) if questions else None
-        target = None if to_model is None else CDEModel.from_pretrained(to_model)
+        target = None if to_model is None else as_model(to_model)
         if dry_run:
             cost = opened.recontextualize(
                 seed=seed, context_size=context_size, strategy=strategy, windows=windows, model=target, dry_run=True

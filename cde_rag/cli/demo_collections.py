@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 from cde_rag._files import read_file, user_path
 from cde_rag.collection.collection import Collection
 from cde_rag.context.cache import cache_folder
-from cde_rag.context.context import Context
-from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+from cde_rag.embedders.corpus_contexts import first_context
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.evaluation.demo_corpus import MODULES, PARENT_KEY, documentation, documentation_digest
 from cde_rag.evaluation.demo_questions import Question, questions
 from cde_rag.evaluation.readme_sections import readme_sections, readme_versions
 from cde_rag.indexing.upsert import Progress
-from cde_rag.models import CDEModel
 from cde_rag.records import Hit, Record, embedded_text
 from cde_rag.stores.faiss import FaissStore
 
@@ -70,7 +69,7 @@ class Demo:
         on_progress: Callable[[str, Progress], None] | None = None,
     ) -> None:
         self.folder = user_path(folder)
-        self._model = CDEModel.from_pretrained(model)
+        self._model = as_model(model)
         self._modules = None if everything else MODULES
         wanted = {
             "documentation": documentation_digest(self._modules),
@@ -153,7 +152,7 @@ class Demo:
         if store.exists():
             return Collection.open(store, model=self._model)
         if name == "plain":
-            return Collection.create(store, ContextualEmbedder(self._model, Context.null(self._model)))
+            return Collection.create(store, ContextualEmbedder(self._model, first_context(self._model)))
         embedder = ContextualEmbedder.from_corpus(map(embedded_text, records), model=self._model)
         return Collection.create(store, embedder, parent_key=PARENT_KEY)
 

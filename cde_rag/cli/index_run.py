@@ -24,9 +24,10 @@ from cde_rag.errors import CDEError, CorpusError, StoreError
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection, When
+    from cde_rag.embedders.protocol import Embedder
     from cde_rag.indexing.pending import EmbedReport
     from cde_rag.indexing.upsert import AddReport, Progress
-    from cde_rag.models.cde_model import CDEModel
+    from cde_rag.models.model import Model
     from cde_rag.readers import ReadingRules, RecordReader
     from cde_rag.records import Record
     from cde_rag.stores.store import Store
@@ -166,11 +167,11 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
 
 
-def _count_tokens(reader: "RecordReader", options: IndexOptions) -> "CDEModel":
+def _count_tokens(reader: "RecordReader", options: IndexOptions) -> "Model":
     """Let a reader count the tokens of a new collection's model; return the model."""
-    from cde_rag import CDEModel
+    from cde_rag.embedders.contextual import as_model
 
-    model = CDEModel.from_pretrained(options.model or "cde-mini")
+    model = as_model(options.model or "cde-mini")
     reader.count_with(partial(model.count_tokens, windows=False), model.identity.max_length)
     return model
 
@@ -238,15 +239,17 @@ def _check_options(opened: "Collection", options: IndexOptions) -> None:
 
 def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store":
     """Return the store of a tenant, which is created if necessary, with the common store."""
-    from cde_rag import CDEModel, Context, ContextualEmbedder, Tenants
+    from cde_rag import ContextualEmbedder, Tenants
+    from cde_rag.embedders.contextual import as_model
+    from cde_rag.embedders.corpus_contexts import first_context
 
     stores = tenant_stores(options.path)
     if not stores.common().exists():
         sum(1 for _ in reader)  # so that a bad record leaves no tenants with its parent key
-        loaded = CDEModel.from_pretrained(options.model or "cde-mini")
-        embedder = ContextualEmbedder(loaded, Context.null(loaded))
+        loaded = as_model(options.model or "cde-mini")
+        embedder = ContextualEmbedder(loaded, first_context(loaded))
         try:
-            Tenants.create(stores, embedder, parent_key=options.parent_key or reader.fields.parent).close()
+            Tenants.create(stores, embedder, parent_key=_parent_key(embedder, reader, options)).close()
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--parent-key") from error
     with Tenants.open(stores, model=options.model) as tenants:
@@ -255,7 +258,8 @@ def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store"
 
 def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
     """Create a collection and count the sources' records; reads them once, before anything is written."""
-    from cde_rag import Collection, Context, ContextualEmbedder
+    from cde_rag import Collection, ContextualEmbedder
+    from cde_rag.embedders.corpus_contexts import first_context
     from cde_rag.field_names import key_of
     from cde_rag.indexing.headers import with_headers
     from cde_rag.records import embedded_text
@@ -263,7 +267,7 @@ def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "t
     new, headers = _count_tokens(reader, options), options.headers or []
     records: Iterable[Record] = reader
     if headers:
-        records = with_headers(reader, {"headers": headers}, ContextualEmbedder(new, Context.null(new)))
+        records = with_headers(reader, {"headers": headers}, ContextualEmbedder(new, first_context(new)))
     texts = (embedded_text(record) for record in records)
     embedder = ContextualEmbedder.from_corpus(
         texts, model=new, context_size=options.context_size, seed=options.seed, windows=options.windows
@@ -277,7 +281,8 @@ def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "t
                 param_hint=option,
             )
     try:
-        opened = Collection.create(store, embedder, parent_key=reader.fields.parent, headers=headers)
+        parent_key = _parent_key(embedder, reader, options)
+        opened = Collection.create(store, embedder, parent_key=parent_key, headers=headers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--parent-key") from error
     except StoreError as error:
@@ -287,6 +292,11 @@ def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "t
             ) from error
         raise
     return opened, embedder.context.manifest.documents_seen
+
+
+def _parent_key(embedder: "Embedder", reader: "RecordReader", options: IndexOptions) -> str | None:
+    """Return the parent key of a new collection: files are parents by themselves, if the model reads siblings."""
+    return options.parent_key or (reader.fields.parent if embedder.max_siblings else None)
 
 
 def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> dict[str, str] | None:

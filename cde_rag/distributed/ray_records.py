@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from cde_rag._files import user_path
 from cde_rag.context.sampling import sample_random
+from cde_rag.embedders.contextual import as_model
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, require
 from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.replacement import DocumentRecords
-from cde_rag.models.cde_model import CDEModel
 from cde_rag.readers import Fields, ReadingRules, RecordReader
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.passages import document_of
@@ -131,7 +131,7 @@ class _ReadSource:
         for source in table.column("source").to_pylist():
             reader = self.reader(source)
             if self.model is not None:
-                model = CDEModel.from_pretrained(self.model)
+                model = as_model(self.model)
                 reader.count_with(partial(model.count_tokens, windows=False), model.identity.max_length)
             records = iter(reader)
             while part := list(islice(records, _ROWS)):

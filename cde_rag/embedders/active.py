@@ -137,6 +137,7 @@ def loaded(
     from cde_rag.embedders.contextual import MINI_BATCH_SIZE, ContextualEmbedder, as_model
     from cde_rag.models.families import PLAIN
     from cde_rag.models.model import Model
+    from cde_rag.models.named import is_served
     from cde_rag.models.runtimes import runtime_choice
 
     runtime_choice.asked(options.runtime)
@@ -145,7 +146,7 @@ def loaded(
     identity, asked = context.identity, (options.device, options.dtype, options.runtime)
     family = next((one for one in PLAIN if one.owns(identity)), None)
     try:
-        if family is None or isinstance(model, Model):
+        if family is None or isinstance(model, Model) or is_served(model):
             made = as_model(identity.name if model is None else model, *asked)
         else:
             made = family.load(identity, model, *asked, options.mini_batch_size or MINI_BATCH_SIZE)

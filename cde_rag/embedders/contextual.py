@@ -18,9 +18,9 @@ from cde_rag.embedders.corpus_contexts import contextual_identity, sampled
 from cde_rag.embedders.pool import EmbedderSpec, Pool, embed_on
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, old_options
 from cde_rag.errors import ModelError, warn_of_old_name
-from cde_rag.models.cde_model import CDEModel
 from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.models.model import CHECKED, DOCUMENT, QUERY, Embedded, Model, warn_truncated
+from cde_rag.models.named import named_model
 
 MINI_BATCH_SIZE = 32  # texts, where none is given
 AnyModel: TypeAlias = "str | Path | Model | ContextualEmbedder"
@@ -34,7 +34,8 @@ class ContextualEmbedder:
     and siblings come by arithmetic. The context is prepared once, in the constructor. Thread-safe.
 
     Args:
-        model: A model, such as a CDEModel, what `CDEModel.from_pretrained` takes, or an embedder of the model.
+        model: A name (bundled, a folder, a hub id, or that of an API's model: `cde_rag.models.named.named_model`), a
+            model such as a CDEModel, or an embedder of it.
         context: Made by the same weights. Texts longer than the model's window are cut or read in windows, as it
             specifies.
         options: Device, dtype, runtime, batch size and pool of workers.
@@ -425,12 +426,12 @@ def as_model(model: AnyModel, device: str | None = None, dtype: str | None = Non
     Raises like `from_pretrained`, and TypeError for a loaded model with one of the others, or for another object.
     """
     if isinstance(model, str | Path):
-        return CDEModel.shared(model, device=device, dtype=dtype, runtime=runtime)
+        return named_model(model, device=device, dtype=dtype, runtime=runtime)
     found = model.model if isinstance(model, ContextualEmbedder) else model
     if not isinstance(cast(object, found), Model):
         raise TypeError(
-            f"Expected a model's name or folder, a CDEModel or an embedder, found {model!r:.80}. For a model of your "
-            'own: PlainEmbedder("a-sentence-transformers-model") or FunctionEmbedder(function, name="my-model-1").'
+            f"Expected a model's name or folder, a CDEModel or an embedder, found {model!r:.80}. For a function of "
+            'your own: FunctionEmbedder(function, name="my-model-1").'
         )
     if (device, dtype, runtime) != (None, None, None):
         raise TypeError(

@@ -1,15 +1,11 @@
 """Embedder of an OpenAI-compatible API: OpenAI's own, or a server such as vLLM, Ollama or text-embeddings-inference."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
 
-from cde_rag._validation import check_positive
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.plain_embedders import FunctionEmbedder
-from cde_rag.errors import ModelError, require
-from cde_rag.models.plain.function_model import BYTES_A_TOKEN
-
-TOKENS_A_CALL: Final = 100_000  # estimated; OpenAI takes 300,000, and other languages have more tokens for their bytes
+from cde_rag.embedders.corpus_contexts import first_context
+from cde_rag.embedders.protocol import EmbedderOptions
+from cde_rag.models.plain.api_model import api_model
 
 
 def openai_embedder(
@@ -44,59 +40,14 @@ def openai_embedder(
         ModelError: There is no key, or the API does not answer with one vector for each text.
         ValueError: `mini_batch_size` is below 1.
     """
-    check_positive(mini_batch_size, "mini_batch_size")
-    openai: Any = require("openai", "openai")
-    try:
-        client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=max_retries, timeout=timeout_s)
-    except openai.OpenAIError as error:
-        raise ModelError(f"{error} Give api_key=…; local servers mostly take any.") from error
-    asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
-    if dimensions is not None:
-        asked["dimensions"] = dimensions
-
-    def embed(texts: list[str]) -> list[list[float]]:
-        vectors: list[list[float]] = []
-        for part in _calls(texts, mini_batch_size):
-            try:
-                answer = client.embeddings.create(input=part, **asked)
-            except openai.OpenAIError as error:
-                raise ModelError(
-                    f"{model} at {client.base_url}: expected {len(part)} vectors, found: {error} Written "
-                    "records stay: make the same call again, and it resumes."
-                ) from error
-            vectors += _vectors(answer, len(part), f"{model} at {client.base_url}")
-        return vectors
-
-    name = model if dimensions is None else f"{model} of {dimensions} numbers"
-    return FunctionEmbedder(embed, name=name, prefixes=prefixes, mini_batch_size=mini_batch_size)
-
-
-def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:
-    """Return the vectors of an answer in the order of its texts.
-
-    Raises:
-        ModelError: They are not one for each text; the client does not check what it reads.
-    """
-    rows: Any = getattr(answer, "data", None) or []
-    found: dict[Any, Any] = {getattr(row, "index", None): getattr(row, "embedding", None) for row in rows}
-    if (
-        found.keys() != set(range(expected))
-        or len(rows) != expected
-        or not all(isinstance(one, list) for one in found.values())
-    ):
-        raise ModelError(f"{where}: expected {expected} vectors, numbered from 0, found {len(rows)}, or others.")
-    return [found[place] for place in range(expected)]
-
-
-def _calls(texts: Sequence[str], mini_batch_size: int) -> list[list[str]]:
-    """Cut texts into calls, by their number and by their estimated tokens; a longer text has a call of its own."""
-    calls: list[list[str]] = [[]]
-    room = TOKENS_A_CALL * BYTES_A_TOKEN
-    for text in texts:
-        size = len(text.encode())
-        if calls[-1] and (len(calls[-1]) == mini_batch_size or size > room):
-            calls.append([])
-            room = TOKENS_A_CALL * BYTES_A_TOKEN
-        calls[-1].append(text)
-        room -= size
-    return calls
+    made = api_model(
+        model,
+        base_url=base_url,
+        api_key=api_key,
+        dimensions=dimensions,
+        prefixes=prefixes,
+        mini_batch_size=mini_batch_size,
+        max_retries=max_retries,
+        timeout_s=timeout_s,
+    )
+    return ContextualEmbedder(made, first_context(made), options=EmbedderOptions(mini_batch_size=mini_batch_size))

@@ -38,25 +38,24 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
     try:
         paths = _download_all(repository, revision, token)
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:
-        if _is_rejected(error):
-            raise ModelError(
-                f"Expected the model {repository!r} at revision {revision or 'main'!r} on the hub, found: "
-                f"{_reason(error)}. Check the name; for private or gated models accept their terms, and give token=… "
-                "or run `hf auth login`."
-            ) from error
-        folder = _cached_folder(repository, revision)
+        folder = None if _is_rejected(error) else _cached_folder(repository, revision)
         if folder is not None and _complete(folder):
             return folder
-        raise ModelError(
-            f"{repository} is not in the cache, and the hub could not be reached ({_reason(error)}). Run once with "
-            "network; or `cde-rag convert` it to a folder on a machine that has network, and give the folder. (A plain "
-            "embedder is no contextual model: it is read by PlainEmbedder.)"
-        ) from error
+        raise _not_fetched(repository, revision, error) from error
     if len({path.parent for path in paths}) != 1:
         raise ModelError(
             f"{repository} changed while it was downloaded. Run again, or pin it with revision='<commit>'."
         )
     return paths[0].parent
+
+
+def fetch_config(repository: str, *, revision: str | None) -> Path:
+    """Download a model's config, or take it from the cache; returns its folder. Errors are those of `fetch`."""
+    errors = require("huggingface_hub.errors", EXTRA)
+    try:
+        return _download(repository, CONFIG, revision, None).parent
+    except (errors.HTTPError, errors.HFValidationError, OSError) as error:
+        raise _not_fetched(repository, revision, error) from error
 
 
 def fetch_tokenizer(repository: str, *, wanted_by: str) -> Path:
@@ -151,6 +150,19 @@ def _complete(folder: Path) -> bool:
     if not (folder / INDEX).is_file():
         return False
     return all((folder / shard).is_file() for shard in read_index(folder / INDEX).values())
+
+
+def _not_fetched(repository: str, revision: str | None, error: Exception) -> ModelError:
+    if _is_rejected(error):
+        return ModelError(
+            f"Expected the model {repository!r} at revision {revision or 'main'!r} on the hub, found: "
+            f"{_reason(error)}. Check the name; for private or gated models accept their terms, and give token=… "
+            "or run `hf auth login`."
+        )
+    return ModelError(
+        f"{repository} is not in the cache, and the hub could not be reached ({_reason(error)}). Run once with "
+        "network; or `cde-rag convert` it to a folder on a machine that has network, and give the folder."
+    )
 
 
 def _is_rejected(error: Exception) -> bool:

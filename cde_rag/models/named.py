@@ -1,0 +1,82 @@
+"""Models by name: bundled ones, folders and hub ids of any family, and models that an API serves."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from cde_rag.errors import ModelError
+from cde_rag.models.cde_model import CDEModel
+from cde_rag.models.files import hub, model_files
+from cde_rag.models.files.model_files import CONFIG
+from cde_rag.models.files.names import ModelName
+from cde_rag.models.files.weights import read_json
+from cde_rag.models.model import Model
+from cde_rag.models.pair.config import is_pair
+from cde_rag.models.plain.api_model import api_model
+from cde_rag.models.plain.checkpoint import MODULES
+from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL, SentenceTransformerModel
+from cde_rag.models.two_way.config import is_published
+
+OPENAI: Final = "openai:"  # begins the names of models of OpenAI's own API
+ADDRESSES: Final = ("http://", "https://")  # of other APIs of its form; the model's name follows a "#"
+_LOCAL_KEY: Final = "none"  # of servers that ask for any
+
+
+def named_model(
+    name: str | Path, *, device: str | None = None, dtype: str | None = None, runtime: str | None = None
+) -> Model:
+    """Load a model by its name, of whatever family it is; contextual ones are shared by the embedders of the process.
+
+    Args:
+        name: A bundled name, a folder, a hub id such as "BAAI/bge-small-en-v1.5", "openai:text-embedding-3-small", or
+            an address and a name such as "http://localhost:8000/v1#bge-m3". The key of an API is the environment's
+            OPENAI_API_KEY; it is stored nowhere, and neither is an address.
+        device: Device of the computation; by default CUDA if available, else the CPU.
+        dtype: Dtype of the model's layers; by default the fastest in the same vector space.
+        runtime: "torch", "openvino" or "onnx"; by default the fastest that is installed.
+
+    Raises:
+        MissingExtraError: The runtime, or the extra `hub` or `openai`, is not installed.
+        ModelError: There is no such model, its files are damaged, or the API does not answer.
+        TypeError: A device, dtype or runtime for a model that an API serves.
+    """
+    text = str(name)
+    if is_served(text):
+        if (device, dtype, runtime) != (None, None, None):
+            raise TypeError(f"{text} runs elsewhere: leave device, dtype and runtime out.")
+        return _served(text)
+    if QUERY_MODEL in text or _is_plain(text):
+        return SentenceTransformerModel(text, device=device, dtype=dtype, runtime=runtime)
+    return CDEModel.shared(name, device=device, dtype=dtype, runtime=runtime)
+
+
+def is_served(name: object) -> bool:
+    """Return True for the name of a model that an API serves."""
+    return isinstance(name, str) and name.startswith((OPENAI, *ADDRESSES))
+
+
+def _served(name: str) -> Model:
+    if name.startswith(OPENAI):
+        address, model = None, name.removeprefix(OPENAI)
+    else:
+        address, _, model = name.partition("#")
+    if not model:
+        raise ModelError(
+            f"Expected a model's name, as in {OPENAI}text-embedding-3-small or http://localhost:8000/v1#bge-m3, found "
+            f"{name!r}."
+        )
+    return api_model(model, base_url=address, api_key=os.environ.get("OPENAI_API_KEY") or (address and _LOCAL_KEY))
+
+
+def _is_plain(name: str) -> bool:
+    """Return True for a folder or a hub id of sentence-transformers that is no contextual model."""
+    folder = model_files.local(name)
+    if folder is None and (Path(name).expanduser() / MODULES).is_file():
+        return True  # without a config of its own, as static tables may be
+    if folder is None:
+        parsed = ModelName.parse(name)
+        if not parsed.is_hub_id or parsed.has_options:
+            return False
+        folder = hub.fetch_config(parsed.base, revision=parsed.revision)
+    config = read_json(folder / CONFIG)
+    return not (is_published(config) or is_pair(config) or "weights_sha256" in config)

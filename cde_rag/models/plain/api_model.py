@@ -1,0 +1,80 @@
+"""Model that an OpenAI-compatible API serves: OpenAI's own, or a server such as vLLM or Ollama."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from cde_rag._validation import check_positive
+from cde_rag.errors import ModelError, require
+from cde_rag.models.plain.function_model import BYTES_A_TOKEN, FunctionModel
+
+TOKENS_A_CALL: Final = 100_000  # estimated; OpenAI takes 300,000, and other languages have more tokens for their bytes
+
+
+def api_model(
+    model: str,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    dimensions: int | None = None,
+    prefixes: Mapping[str, str] | None = None,
+    mini_batch_size: int = 256,
+    max_retries: int = 5,
+    timeout_s: float = 60.0,
+) -> FunctionModel:
+    """Make the model of `openai_embedder`, which documents arguments and errors."""
+    check_positive(mini_batch_size, "mini_batch_size")
+    openai: Any = require("openai", "openai")
+    try:
+        client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=max_retries, timeout=timeout_s)
+    except openai.OpenAIError as error:
+        raise ModelError(f"{error} Give api_key=…; local servers mostly take any.") from error
+    asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
+    if dimensions is not None:
+        asked["dimensions"] = dimensions
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        vectors: list[list[float]] = []
+        for part in _calls(texts, mini_batch_size):
+            try:
+                answer = client.embeddings.create(input=part, **asked)
+            except openai.OpenAIError as error:
+                raise ModelError(
+                    f"{model} at {client.base_url}: expected {len(part)} vectors, found: {error} Written "
+                    "records stay: make the same call again, and it resumes."
+                ) from error
+            vectors += _vectors(answer, len(part), f"{model} at {client.base_url}")
+        return vectors
+
+    name = model if dimensions is None else f"{model} of {dimensions} numbers"
+    return FunctionModel(embed, name=name, prefixes=prefixes, mini_batch_size=mini_batch_size)
+
+
+def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:
+    """Return the vectors of an answer in the order of its texts.
+
+    Raises:
+        ModelError: They are not one for each text; the client does not check what it reads.
+    """
+    rows: Any = getattr(answer, "data", None) or []
+    found: dict[Any, Any] = {getattr(row, "index", None): getattr(row, "embedding", None) for row in rows}
+    if (
+        found.keys() != set(range(expected))
+        or len(rows) != expected
+        or not all(isinstance(one, list) for one in found.values())
+    ):
+        raise ModelError(f"{where}: expected {expected} vectors, numbered from 0, found {len(rows)}, or others.")
+    return [found[place] for place in range(expected)]
+
+
+def _calls(texts: Sequence[str], mini_batch_size: int) -> list[list[str]]:
+    """Cut texts into calls, by their number and by their estimated tokens; a longer text has a call of its own."""
+    calls: list[list[str]] = [[]]
+    room = TOKENS_A_CALL * BYTES_A_TOKEN
+    for text in texts:
+        size = len(text.encode())
+        if calls[-1] and (len(calls[-1]) == mini_batch_size or size > room):
+            calls.append([])
+            room = TOKENS_A_CALL * BYTES_A_TOKEN
+        calls[-1].append(text)
+        room -= size
+    return calls

@@ -1,0 +1,111 @@
+"""One argument names a model of any family: a folder, a hub id, or what an API serves, in Python and in commands."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from embeddings_server import Server, running
+from plain_model import write_transformer
+from tiny import WORDS
+from typer.testing import CliRunner
+
+from cde_rag import CDEModel, Collection
+from cde_rag.cli import app
+from cde_rag.context.identity import ARITHMETIC
+from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
+from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.models.catalogue import known_models
+from cde_rag.models.files import model_files
+from cde_rag.models.files.names import ModelName
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")  # its limit is 12 tokens
+KEY = "secret-of-the-test"
+TEXTS = [f"{WORDS[number % 8]} {WORDS[8 + number // 8]}" for number in range(64)]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_transformer(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, str]]:
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with running() as server:
+        yield server, f"{server.url}#small"
+
+
+def test_a_plain_folder_gets_the_corpus_map_and_is_found_again(plain: Path, tmp_path: Path) -> None:
+    named = ContextualEmbedder.from_corpus(TEXTS, model=str(plain))
+    assert (named.context.identity.attention, named.context.identity.corpus_map) == (ARITHMETIC, True)
+    given = ArithmeticEmbedder.from_corpus(TEXTS, model=PlainEmbedder(plain))
+    np.testing.assert_array_equal(named.embed_documents(TEXTS[:3]), given.embed_documents(TEXTS[:3]))
+    with Collection.from_texts(TEXTS, store=tmp_path / "papers.faiss", model=plain) as papers:
+        found = papers.search(TEXTS[3])
+    with Collection.open(tmp_path / "papers.faiss") as again:
+        assert again.search(TEXTS[3]) == found
+
+
+def test_commands_take_a_plain_model(plain: Path, tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    for number in range(3):
+        (pages / f"{number}.md").write_text(f"# {WORDS[number]}\n\n{TEXTS[number]}\n", encoding="utf-8")
+    place = tmp_path / "pages.faiss"
+
+    def run(*arguments: object) -> str:
+        done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    run("index", pages, place, "--model", plain)
+    assert str(plain.resolve()) in json.loads(run("inspect", place, "--json"))["model"]
+    assert json.loads(run("search", place, TEXTS[2], "--by", "vectors", "-k", "1", "--json"))
+    run("recontextualize", place, "--seed", "5")
+
+
+def test_an_api_is_named_by_its_address_which_is_stored_nowhere(served: tuple[Server, str], tmp_path: Path) -> None:
+    server, name = served
+    place = tmp_path / "papers.faiss"
+    with Collection.from_texts(TEXTS, store=place, model=name) as papers:
+        assert len(papers.search(TEXTS[3], k=5)) == 5
+    assert server.keys == {f"Bearer {KEY}"}
+    stored = b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
+    assert KEY.encode() not in stored
+    assert server.url.encode() not in stored
+    with pytest.raises(ModelError, match="which no file holds"):
+        Collection.open(place)
+    with Collection.open(place, model=name) as again:
+        assert again.search(TEXTS[3], by="vectors", k=1)[0].text == TEXTS[3]
+    with pytest.raises(ContextMismatchError):
+        Collection.open(place, model=f"{server.url}#large")
+
+
+def test_what_names_no_model_says_how_one_is_named(served: tuple[Server, str], tmp_path: Path) -> None:
+    server, name = served
+    for wrong in (server.url, f"{server.url}#", "openai:"):
+        with pytest.raises(ModelError, match="Expected a model's name, as in openai:text-embedding-3-small"):
+            as_model(wrong)
+    with pytest.raises(TypeError, match="runs elsewhere"):
+        as_model(name, dtype="bfloat16")
+    with pytest.raises(ModelError, match="Expected a bundled model"):
+        as_model(str(tmp_path))
+
+
+def test_models_are_listed_as_they_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = CliRunner().invoke(app, ["models", "--json"])
+    assert done.exit_code == 0, done.output
+    listed = {row["name"]: row for row in json.loads(done.stdout)}
+    for name in ("cde-mini-1", "cde-base-1"):
+        assert (listed[name]["where"], listed[name]["dim"]) == ("bundled", CDEModel.shared(name).dim)
+    assert all(ModelName.parse(name).is_hub_id for name, row in listed.items() if row["where"] == "hub")
+    shown = CliRunner().invoke(app, ["models"]).stdout.splitlines()
+    assert [line.split()[0] for line in shown[1:]] == list(listed)
+    monkeypatch.setattr(model_files, "_registered", list)
+    assert {each.where for each in known_models() if each.name.startswith("cde-multi")} == {
+        "package cde-rag-model-multilingual"
+    }
