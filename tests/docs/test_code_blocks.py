@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
+from cde_rag.readers.reading_rules import READING, ReadingRules
 from cde_rag.stores.faiss import FaissStore
 from cde_rag_training.cli import app as training
 
@@ -36,6 +37,7 @@ PYTHON_ELSEWHERE = {  # pages whose Python is run by other tests
 WITH_TEXTS_OF = {"docs/guide/contexts.md": "docs/guide/index-and-search.md"}  # whose first block makes them
 SHOWN_ON = (3, 11)  # Python whose documentation the shown outputs are of; that of others has other passages
 BEGIN_WITH_A_COLLECTION = ("docs/drift.md", "docs/production.md")
+BEGIN_WITH_FILES_OF_0_2 = ("docs/migration.md",)
 PROGRAMS = {"cde-rag": app, "cde-rag-train": training}
 ANSWERS = (0, 3)  # exit codes: done; a measurement says what to do
 
@@ -66,6 +68,12 @@ def make_papers() -> None:
     ids = [f"ops-{number}" for number in range(len(texts()))]
     embedder = ContextualEmbedder.from_corpus(texts(), seed=0)
     Collection.create(FaissStore("papers.faiss"), embedder).add(texts(), ids=ids)
+
+
+def index_as_0_2_did() -> None:
+    """The collection of files of a page for those who come from 0.2."""
+    run_console("$ cde-rag index docs docs.faiss --max-characters 600\n")
+    FaissStore("docs.faiss").update_settings({READING: ReadingRules(characters=600, rules=1).settings()})
 
 
 def texts() -> list[str]:
@@ -120,6 +128,8 @@ def test_the_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str])
         exec(blocks(ROOT / source)[1].text, names)
     if relative(page) in BEGIN_WITH_A_COLLECTION:
         make_papers()
+    if relative(page) in BEGIN_WITH_FILES_OF_0_2:
+        index_as_0_2_did()
     for block in run_blocks(page):
         if block.language == "console":
             run_console(block.text)
