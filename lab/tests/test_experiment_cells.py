@@ -87,7 +87,7 @@ def test_tables_are_laid_over_tables():
         ('name = "plain"', 'name = "both"', "different names"),
         ('name = "plain"', "", "its name and a table change"),
         ("null_share = 1.0", "nul_share = 1.0", "cell plain: unknown key 'phases.* the nearest one is .*null_share"),
-        ("updates = 2", "updates = -2", "cell both.*above 0"),
+        ("updates = 2", "updates = -2", "cell both.*at least 0, found.*updates=-2"),
     ],
 )
 def test_files_that_cannot_be_so(folder: Path, tmp_path: Path, old: str, new: str, message: str):
