@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from cde_rag.cli.collections import at, existing, open_collection
+from cde_rag.cli.commands import command_line
 from cde_rag.cli.output import print_json, progress_bar, updating
 from cde_rag.errors import CorpusError
 
@@ -164,15 +165,16 @@ def _indexed(pages: Path, place: Path, words: str, options: AnswerOptions) -> "C
 
     The command itself is run, so that the way from files to hits is the one that users have, with whatever options.
     """
-    from cde_rag.cli.app import app
+    from cde_rag.cli.index import index
 
     given = [*options.further, *([] if words == DEFAULT else shlex.split(words))]
     store = place / f"{hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]}.faiss"
     arguments = [*given, "--sync", "--yes", str(pages), str(store)]
-    command: Any = typer.main.get_command(app)
-    index = command.commands["index"]
+    alone = command_line()
+    alone.command()(index)
+    command: Any = typer.main.get_command(alone)
     place.mkdir(parents=True, exist_ok=True)
-    with contextlib.redirect_stdout(io.StringIO()), index.make_context("cde-rag index", arguments) as context:
-        index.invoke(context)
+    with contextlib.redirect_stdout(io.StringIO()), command.make_context("cde-rag index", arguments) as context:
+        command.invoke(context)
     model = context.params["model"]
     return open_collection(at(str(store)), model)

@@ -18,7 +18,7 @@ def models(as_json: JsonOption = False) -> None:
 
     \b
     Examples:
-      cde-rag models
+      cde-rag models --json
       cde-rag index notes/ notes.faiss --model Snowflake/snowflake-arctic-embed-xs
       cde-rag evaluate notes/ --model cde-base-1
     """
@@ -28,7 +28,7 @@ def models(as_json: JsonOption = False) -> None:
     if as_json:
         print_json([asdict(each) for each in found])
         return
-    rows = [_COLUMNS]
+    rows: list[tuple[str, ...]] = [_COLUMNS]
     for each in found:
         size = f"{each.megabytes:,}" if each.megabytes else "–"
         dim, cost = (str(each.dim), f"{each.cost:g}") if each.dim else ("–", "–")

@@ -324,7 +324,7 @@ def test_threads_see_an_activation_at_one_instant(scratch: Path) -> None:
         thread.start()
     for new in range(2, 6):
         store.create_generation(fingerprint=fingerprint(new), context=b"")
-        store.add_to_generation(new, store.lacking(new), [""] * BATCH, matrix(new, BATCH))
+        store.add_to_generation(new, store.lacking(new), ["digest"] * BATCH, matrix(new, BATCH))
         store.activate(new)
         while new not in seen and not wrong:
             time.sleep(0.001)

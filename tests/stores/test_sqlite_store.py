@@ -99,7 +99,7 @@ def test_a_vector_of_nobody_hides_none_that_is_missing(tmp_path: Path):
     changed(tmp_path, "DELETE FROM records WHERE id = 'b'")
     with pytest.raises(StoreError, match=r"2 records, found 2\. Record 'c' lacks one"):
         store.activate(number)
-    store.add_to_generation(number, store.lacking(number), [""], EXACT[2:3])
+    store.add_to_generation(number, store.lacking(number), ["digest"], EXACT[2:3])
     store.activate(number)
     assert [hit.id for hit in store.search(EXACT[2:3], 2, fingerprint=OTHER)[0]] == ["c", "a"]
 
@@ -211,7 +211,7 @@ def test_a_generation_is_filled_in_linear_time(tmp_path: Path, monkeypatch: pyte
     )
     after = None
     while lacking := store.lacking(new, limit=7, after=after):
-        store.add_to_generation(new, lacking, [""] * len(lacking), EXACT[[0] * len(lacking)])
+        store.add_to_generation(new, lacking, ["digest"] * len(lacking), EXACT[[0] * len(lacking)])
         after = lacking[-1]
     assert sum(read) == number
 
