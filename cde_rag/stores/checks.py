@@ -51,19 +51,6 @@ def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
         raise ValueError(f"Expected vectors of norm 1, found norm {norms[wrong[0]]} in row {wrong[0]}. Normalise them.")
 
 
-def check_digests(digests: Sequence[str]) -> None:
-    """Refuse vectors without a digest, which marks records that wait for theirs.
-
-    Raises:
-        ValueError: A digest is empty.
-    """
-    if "" in digests:
-        raise ValueError(
-            f"Expected the digest of an embedded text for each vector, found an empty one in row {digests.index('')}: "
-            "it marks records without a vector."
-        )
-
-
 def check_once(rows: Sequence[Row]) -> None:
     """Refuse rows of one id in one call of `add_to_generation`.
 

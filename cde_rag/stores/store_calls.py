@@ -13,7 +13,7 @@ from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError
 from cde_rag.records import Hit, Hits, Row, embedded_text, encode
 from cde_rag.stores.base import Completion, ProcessBound
-from cde_rag.stores.checks import check_digests, check_k, check_once, check_records, check_rows, check_unit
+from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit
 from cde_rag.stores.engine import START, Found, Placed, Session, Version
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
@@ -76,7 +76,7 @@ class StoreCalls(ProcessBound):
 
         Raises:
             CorpusError: A record cannot be stored: an id empty or twice, a lone surrogate, metadata that is not JSON.
-            ValueError: `vectors` are not float32 of norm 1, one for each row, or one has no digest.
+            ValueError: `vectors` are not float32 of norm 1, one for each row.
         """
         records = list(check_records(row.record for row in rows))
         digests = [row.digest for row in rows]
@@ -86,7 +86,6 @@ class StoreCalls(ProcessBound):
             check_space(manifest.serving, fingerprint)
             if vectors is not None:
                 check_unit(vectors, len(rows), manifest.dim)
-                check_digests(digests)
             elif PENDING not in (settings := session.settings):
                 session.put_settings({**settings, PENDING: True})  # first: a server has no transactions
             session.put(records, digests, vectors)
@@ -491,7 +490,6 @@ def _put_same(
 ) -> int:
     """Write vectors of those rows that are as they were read; return their number."""
     check_unit(vectors, len(rows), session.manifest.dim)
-    check_digests(digests)
     now, same, versions = session.versions([row.record.id for row in rows]), list[int](), list[Version]()
     ids = [row.record.id for row in rows if not row.digest]  # which no digest tells from one another
     waiting = session.get(ids) if ids else {}

@@ -358,10 +358,6 @@ class StoreContract(TextContract):
             store.add(read, None, fingerprint=OTHER)
         with pytest.raises(ValueError, match="norm 1"):
             store.add_pending(store.pending(), ["d"], 2 * EXACT[:1], fingerprint=SPACE)
-        with pytest.raises(ValueError, match="it marks records without a vector"):
-            store.add_pending(store.pending(), [""], EXACT[:1], fingerprint=SPACE)
-        with pytest.raises(ValueError, match="it marks records without a vector"):
-            store.add([row("b", digest="")], EXACT[:1], fingerprint=SPACE)
 
     def test_what_waits_again_keeps_the_vectors_that_are_still_its_own(self, store: Store) -> None:
         rows = [row("a"), row("b")]
