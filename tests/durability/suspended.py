@@ -26,13 +26,13 @@ class Suspended(PgVectorStore):
         self._unsuspended = self._postgres.write
         self._postgres.write = self._waiting
 
-    def _waiting(self, work: Callable[[PgSession], Any]) -> Any:
+    def _waiting(self, work: Callable[[PgSession], Any], **named: Any) -> Any:
         self.writes += 1
         if self.writes == self._until:
             self.suspended = True
             self.reached.set()
             assert self.woken.wait(WAIT_S)
-        return self._unsuspended(work)
+        return self._unsuspended(work, **named)
 
 
 def suspended(store: Suspended, run: Callable[[Collection], object], meanwhile: Callable[[], object]) -> str:
