@@ -10,9 +10,9 @@ _COLUMNS = ("name", "where", "context", "languages", "dim", "MB", "cost", "licen
 
 
 def models(as_json: JsonOption = False) -> None:
-    """List models for --model: what is bundled and installed, and what is worth a download.
+    """List models for --model: bundled and installed ones, and a few that are worth a download.
 
-    Any other SentenceTransformer is taken, too: by its hub id or folder; and what an API serves, as
+    Any other SentenceTransformer is taken, too: by its hub id or folder; and models of an API, as
     openai:text-embedding-3-small or http://localhost:8000/v1#bge-m3. The cost is the time of a text as a multiple of
     all-MiniLM-L6-v2's. All that are listed run without torch. Models of the hub need the extra hub, and a network once.
 
