@@ -20,6 +20,9 @@ SHARED = Path(__file__).resolve().parents[1] / "shared"  # beside the repository
 # word, a minute after that cluster is gone.
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
+# Ray's workers have a niceness of 15 by default: beside another worker of pytest they took six times as long.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 CI = os.environ.get("CI") == "true"
 
 # Nothing is measured, and no cache is written; tests/model/test_runtimes.py names its runtimes.

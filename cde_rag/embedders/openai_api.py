@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import first_context
 from cde_rag.embedders.protocol import EmbedderOptions
-from cde_rag.models.plain.api_model import api_model
+from cde_rag.models.plain.api_model import MINI_BATCH_SIZE, api_client, api_model
 
 
 def openai_embedder(
@@ -15,7 +15,7 @@ def openai_embedder(
     api_key: str | None = None,
     dimensions: int | None = None,
     prefixes: Mapping[str, str] | None = None,
-    mini_batch_size: int = 256,
+    mini_batch_size: int = MINI_BATCH_SIZE,
     max_retries: int = 5,
     timeout_s: float = 60.0,
 ) -> ContextualEmbedder:
@@ -40,14 +40,6 @@ def openai_embedder(
         ModelError: There is no key, or the API does not answer with one vector for each text.
         ValueError: `mini_batch_size` is below 1.
     """
-    made = api_model(
-        model,
-        base_url=base_url,
-        api_key=api_key,
-        dimensions=dimensions,
-        prefixes=prefixes,
-        mini_batch_size=mini_batch_size,
-        max_retries=max_retries,
-        timeout_s=timeout_s,
-    )
+    client = api_client(base_url, api_key, max_retries=max_retries, timeout_s=timeout_s)
+    made = api_model(client, model, dimensions=dimensions, prefixes=prefixes, mini_batch_size=mini_batch_size)
     return ContextualEmbedder(made, first_context(made), options=EmbedderOptions(mini_batch_size=mini_batch_size))

@@ -64,7 +64,7 @@ def known_models() -> Iterator[KnownModel]:
             name=name,
             where="bundled" if _is_bundled(name) else "installed",
             context="trained",
-            languages="100 languages" if name in MULTILINGUAL else "English",
+            languages=_languages(name),
             dim=config.dim,
             megabytes=round(sum(path.stat().st_size for path in _files(folder)) / 1e6),
             cost=next((cost for begin, cost in _COSTS.items() if name.startswith(begin)), 1.0),
@@ -72,10 +72,13 @@ def known_models() -> Iterator[KnownModel]:
         )
     for name, distribution in sorted(DISTRIBUTIONS.items()):
         if name not in names:
-            languages = "100 languages" if name in MULTILINGUAL else "English"
-            yield KnownModel(name, f"package {distribution}", "trained", languages, 0, 0, 0.0, _LICENCE)
+            yield KnownModel(name, f"package {distribution}", "trained", _languages(name), 0, 0, 0.0, _LICENCE)
     for name, languages, dim, megabytes, cost, licence in _HUB:
         yield KnownModel(name, "hub", "by arithmetic", languages, dim, megabytes, cost, licence)
+
+
+def _languages(name: str) -> str:
+    return "100 languages" if name in MULTILINGUAL else "English"
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
 from cde_rag.models.files import model_files
 from cde_rag.models.files.names import ModelName
-from cde_rag.models.one_way.config import ModelConfig
+from cde_rag.models.one_way.config import ModelConfig, is_one_way
 from cde_rag.models.one_way.graph_runner import GraphRunner, StoredModel
 from cde_rag.models.pair.config import PairConfig, is_pair
 from cde_rag.models.pair.graph import PairGraphRunner, StoredPair
@@ -158,9 +158,9 @@ TWO_STAGE: Final = (
         graphs=PairGraphRunner,
         parts=_first_half,
     ),
-    TwoStageFamily(  # last, since its errors are those of a folder of no family
+    TwoStageFamily(  # last, since a pair's config has the same digests
         name="one_way",
-        owns=lambda _: True,
+        owns=is_one_way,
         files=lambda folder, _: StoredModel.read(folder),
         network=_one_way,
         graphs=GraphRunner,
@@ -170,3 +170,8 @@ PLAIN: Final = (
     PlainFamily(name="function", owns=lambda identity: identity.pooling == FUNCTION, load=_function, has_files=False),
     PlainFamily(name="plain", owns=lambda identity: identity.is_plain, load=_sentence_transformer),
 )
+
+
+def two_stage_family(config: Mapping[str, Any]) -> TwoStageFamily | None:
+    """Return the family that owns a folder by its config.json; None for other models, such as sentence-transformers."""
+    return next((family for family in TWO_STAGE if family.owns(config)), None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from cde_rag._files import written
 from cde_rag.errors import ModelError, require
-from cde_rag.models.families import TWO_STAGE, AnyFiles, Checkpoint, TwoStageFamily
+from cde_rag.models.families import TWO_STAGE, AnyFiles, Checkpoint, TwoStageFamily, two_stage_family
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.model_files import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
 from cde_rag.models.files.names import ModelName
@@ -46,7 +46,7 @@ class ModelSource:
             ModelError: There is no config, or the name has options that the family has not.
         """
         config = read_json(folder / CONFIG)
-        family = next(family for family in TWO_STAGE if family.owns(config))
+        family = two_stage_family(config) or TWO_STAGE[-1]  # whose reading says what is missing
         if name is not None and name.has_options and not family.has_options:
             raise ModelError(
                 f"attention, semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only."

@@ -6,16 +6,15 @@ from typing import Final
 
 from cde_rag.errors import ModelError
 from cde_rag.models.cde_model import CDEModel
+from cde_rag.models.families import two_stage_family
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.model_files import CONFIG
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import read_json
 from cde_rag.models.model import Model
-from cde_rag.models.pair.config import is_pair
-from cde_rag.models.plain.api_model import api_model
+from cde_rag.models.plain.api_model import api_client, api_model
 from cde_rag.models.plain.checkpoint import MODULES
 from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL, SentenceTransformerModel
-from cde_rag.models.two_way.config import is_published
 
 OPENAI: Final = "openai:"  # begins the names of models of OpenAI's own API
 ADDRESSES: Final = ("http://", "https://")  # of other APIs of its form; the model's name follows a "#"
@@ -65,7 +64,8 @@ def _served(name: str) -> Model:
             f"Expected a model's name, as in {OPENAI}text-embedding-3-small or http://localhost:8000/v1#bge-m3, found "
             f"{name!r}."
         )
-    return api_model(model, base_url=address, api_key=os.environ.get("OPENAI_API_KEY") or (address and _LOCAL_KEY))
+    key = os.environ.get("OPENAI_API_KEY") or (address and _LOCAL_KEY)
+    return api_model(api_client(address, key), model)
 
 
 def _is_plain(name: str) -> bool:
@@ -78,5 +78,4 @@ def _is_plain(name: str) -> bool:
         if not parsed.is_hub_id or parsed.has_options:
             return False
         folder = hub.fetch_config(parsed.base, revision=parsed.revision)
-    config = read_json(folder / CONFIG)
-    return not (is_published(config) or is_pair(config) or "weights_sha256" in config)
+    return two_stage_family(read_json(folder / CONFIG)) is None

@@ -157,8 +157,9 @@ def _measured(store: Store, embedder: Embedder) -> ScoreCalibration | None:
     except TextIndexError:
         words = [0.0]
     typical = median(by_own)
-    limit = min(typical, max(by_random), fmean(by_random) + _DEVIATIONS * pstdev(by_random))
-    return ScoreCalibration(records, fmean(by_random), limit, typical, median(words))
+    mean = fmean(by_random)
+    limit = min(typical, max(by_random), mean + _DEVIATIONS * pstdev(by_random))
+    return ScoreCalibration(records, mean, limit, typical, median(words))
 
 
 def _nearest(store: Store, embedder: Embedder, queries: Sequence[str]) -> list[float]:

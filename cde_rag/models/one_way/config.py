@@ -12,6 +12,11 @@ LARGEST = 2**20  # that any size in a config may be
 LATER: Mapping[str, Any] = {"rotated": False, "lead_share": 0.0, "full_likeness": 0.0}  # what older configs mean
 
 
+def is_one_way(config: Mapping[str, Any]) -> bool:
+    """Return True if a model's config.json is of our own layout, which holds the digests of its files."""
+    return "weights_sha256" in config
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The sizes of a two-stage model with one-way context attention.

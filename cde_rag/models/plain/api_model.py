@@ -7,27 +7,37 @@ from cde_rag._validation import check_positive
 from cde_rag.errors import ModelError, require
 from cde_rag.models.plain.function_model import BYTES_A_TOKEN, FunctionModel
 
+MINI_BATCH_SIZE: Final = 256  # texts of a call
 TOKENS_A_CALL: Final = 100_000  # estimated; OpenAI takes 300,000, and other languages have more tokens for their bytes
 
 
-def api_model(
-    model: str,
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    dimensions: int | None = None,
-    prefixes: Mapping[str, str] | None = None,
-    mini_batch_size: int = 256,
-    max_retries: int = 5,
-    timeout_s: float = 60.0,
-) -> FunctionModel:
-    """Make the model of `openai_embedder`, which documents arguments and errors."""
-    check_positive(mini_batch_size, "mini_batch_size")
+def api_client(
+    base_url: str | None = None, api_key: str | None = None, *, max_retries: int = 5, timeout_s: float = 60.0
+) -> Any:
+    """Return a client of the package `openai`; the arguments are those of `openai_embedder`.
+
+    Raises:
+        MissingExtraError: The extra `openai` is not installed.
+        ModelError: There is no key.
+    """
     openai: Any = require("openai", "openai")
     try:
-        client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=max_retries, timeout=timeout_s)
+        return openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=max_retries, timeout=timeout_s)
     except openai.OpenAIError as error:
         raise ModelError(f"{error} Give api_key=…; local servers mostly take any.") from error
+
+
+def api_model(
+    client: Any,
+    model: str,
+    *,
+    dimensions: int | None = None,
+    prefixes: Mapping[str, str] | None = None,
+    mini_batch_size: int = MINI_BATCH_SIZE,
+) -> FunctionModel:
+    """Make the model that a client asks for vectors; other arguments and errors as in `openai_embedder`."""
+    check_positive(mini_batch_size, "mini_batch_size")
+    openai: Any = require("openai", "openai")
     asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
     if dimensions is not None:
         asked["dimensions"] = dimensions
