@@ -16,6 +16,8 @@ from cde_rag.adoption.move_journal import JOURNALS
 from cde_rag.adoption.positions import drawn, is_text, stored
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.indexing.audit import Source, StoredVector
+from cde_rag.indexing.stamp_reader import KEY
+from cde_rag.indexing.stamping import fingerprint_in
 from cde_rag.stores.checks import MOST_ROWS
 
 _FORMS: Final = (
@@ -25,6 +27,7 @@ _FORMS: Final = (
 KINDS: Final = ("qdrant", "chroma", "lancedb", "pgvector", "langchain-faiss", "llamaindex")
 _USUAL_NAMES: Final = {"langchain-faiss": "index", "llamaindex": "default"}
 _OVERSAMPLED: Final = 8  # points that are drawn for each that is wanted, since some may have no text
+_COMPARE_COMMENTS: Final = {"alembic_version": "Alembic", "ar_internal_metadata": "Rails"}  # by their own tables
 _TEXT_COLUMNS: Final = ("text", "document", "content", "page_content", "chunk")  # of LanceDB and pgvector, as they come
 
 
@@ -111,9 +114,11 @@ class _Target:
         """Name of the store in reports."""
         return self._target
 
-    def stamp(self) -> str | None:
-        """Return None: these have no metadata that a stamp is in."""
-        return None
+    def _several(self, vectors: list[str]) -> StoreError:
+        return StoreError(
+            f"{self._target}: expected one kind of vectors, found {len(vectors)}, and a stamp would not say to which it "
+            "belongs. Such a store gets none."
+        )
 
 
 class _Qdrant(_Target):
@@ -131,11 +136,33 @@ class _Qdrant(_Target):
             raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.")
         params = call(lambda: client.get_collection(name)).config.params.vectors
         names = [""] if not isinstance(params, dict) else sorted(cast(dict[str, Any], params))
-        self._vector = _one_of(names, vector, f"{target}: vectors")
+        self._names, self._vector = names, _one_of(names, vector, f"{target}: vectors")
 
     def count(self) -> int:
         """Return the number of points."""
         return self._call(lambda: self._client.count(self._name)).count
+
+    def stamp(self) -> str | None:
+        """Return the fingerprint in the stamp, or None."""
+        return fingerprint_in(self.stamp_text())
+
+    def stamp_text(self) -> str | None:
+        """Return the stamp in the collection's metadata; None if there is none, or there are several vectors."""
+        from cde_rag.stores.qdrant.contexts import metadata_of
+
+        found = (metadata_of(self._client, self._name) or {}).get(KEY)
+        return None if found is None or len(self._names) > 1 else str(found)
+
+    def put_stamp(self, text: str) -> None:
+        """Store a stamp in the collection's metadata, next to the application's keys."""
+        from cde_rag.stores.qdrant.contexts import concrete
+
+        if len(self._names) > 1:
+            raise self._several(self._names)
+        name = concrete(self._client, self._name)
+        self._call(lambda: self._client.update_collection(name, metadata={KEY: text}))
+        if self.stamp_text() != text:
+            raise StoreError(f"{self._target}: expected a server that keeps metadata, found one of before Qdrant 1.16.")
 
     def sample(self, count: int) -> list[StoredVector]:
         """Draw random points that have a text, by Qdrant's own sampling."""
@@ -176,6 +203,21 @@ class _LanceDB(_Target):
         """Return the number of rows."""
         return self._table.count_rows()
 
+    def stamp(self) -> str | None:
+        """Return the fingerprint in the stamp, or None."""
+        return fingerprint_in(self.stamp_text())
+
+    def stamp_text(self) -> str | None:
+        """Return the stamp in the metadata of the column of vectors, or None."""
+        found = (self._table.schema.field(self._vector).metadata or {}).get(KEY.encode())
+        return None if found is None else found.decode(errors="replace")
+
+    def put_stamp(self, text: str) -> None:
+        """Store a stamp in the metadata of the column: in a new version of the table, which an overwrite loses."""
+        if not hasattr(self._table, "update_field_metadata"):
+            raise StoreError(f"{self._target}: expected lancedb 0.34 or newer, found an older one. Upgrade it.")
+        self._table.update_field_metadata({"path": self._vector, "metadata": {KEY: text}})
+
     def sample(self, count: int) -> list[StoredVector]:
         """Draw random rows that have a text and a vector."""
 
@@ -209,13 +251,62 @@ class _Pgvector(_Target):
             raise StoreError(f"{target}: expected a table, found none of the name {table!r}.")
         self._text = _text_column(list(columns), text, target)
         kinds = [name for name, kind in columns.items() if kind in ("vector", "halfvec")]
-        self._vector = _one_of(kinds, vector, f"{target}: columns of vectors")
+        self._names, self._vector = kinds, _one_of(kinds, vector, f"{target}: columns of vectors")
         self._id = sql.Identifier("id") if "id" in columns else sql.SQL("row_number() OVER ()")
 
     def count(self) -> int:
         """Return the number of rows with a vector."""
         query = self._sql.SQL("SELECT count({}) FROM {}").format(self._sql.Identifier(self._vector), self._table)
         return int(self._connection.execute(query).fetchone()[0])
+
+    def stamp(self) -> str | None:
+        """Return the fingerprint in the stamp, or None."""
+        return fingerprint_in(self.stamp_text())
+
+    def stamp_text(self) -> str | None:
+        """Return the stamp that is the table's comment; None if there is none, or there are several columns."""
+        _, comment = self._commented()
+        return comment if len(self._names) == 1 and _is_stamp(comment) else None
+
+    def put_stamp(self, text: str) -> None:
+        """Store a stamp as the table's comment, unless the application has one, or its migrations compare comments."""
+        if len(self._names) > 1:
+            raise self._several(self._names)
+        table, comment = self._commented()
+        if comment is not None and not _is_stamp(comment):
+            raise StoreError(
+                f"{self._target}: expected no comment of the table, found {comment!r:.60}, which its application may "
+                "read. It stays, and no stamp is written."
+            )
+        query = "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relname = ANY(%s)"
+        if (tool := self._connection.execute(query, (list(_COMPARE_COMMENTS),)).fetchone()) is not None:
+            raise StoreError(
+                f"{self._target}: expected no migrations that compare comments, found the table {tool[0]!r} of "
+                f"{_COMPARE_COMMENTS[tool[0]]}, whose next one would remove the stamp. None is written."
+            )
+        self._connection.rollback()
+        self._connection.read_only = False
+        try:
+            with self._connection.transaction():
+                self._connection.execute("SET LOCAL lock_timeout = '10s'")
+                self._connection.execute(
+                    self._sql.SQL("COMMENT ON TABLE {} IS {}").format(table, self._sql.Literal(text))
+                )
+        finally:
+            self._connection.rollback()
+            self._connection.read_only = True
+            self._connection.execute("SET LOCAL search_path TO DEFAULT")
+
+    def _commented(self) -> tuple[Any, str | None]:
+        """Return the table's name with its schema, and its comment."""
+        query = (
+            "SELECT nspname::text, relname::text, obj_description(c.oid, 'pg_class') FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass(%s)"
+        )
+        found = self._connection.execute(query, (self._table.as_string(self._connection),)).fetchone()
+        if found is None:
+            raise StoreError(f"{self._target}: expected the table as before, found it gone.")
+        return self._sql.Identifier(found[0], found[1]), found[2]
 
     def sample(self, count: int) -> list[StoredVector]:
         """Draw random rows that have a text and a vector; PostgreSQL reads the complete table for it."""
@@ -228,6 +319,10 @@ class _Pgvector(_Target):
             stored(id_, text, json.loads(vector))
             for id_, text, vector in self._connection.execute(query, (min(count, MOST_ROWS),))
         ]
+
+
+def _is_stamp(comment: str | None) -> bool:
+    return comment is not None and comment.startswith("{") and f'"{KEY}"' in comment
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from cde_rag.adoption.positions import drawn, is_text, stored
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import StoredVector
+from cde_rag.indexing.stamp_reader import KEY
+from cde_rag.indexing.stamping import fingerprint_in, stamp_of
 from cde_rag.stamps import stamp, stamped
 
 _NEW, _OLD = "-cde-new", "-cde-old"  # ends of the names of collections of ours
@@ -64,7 +66,26 @@ class ChromaCollection:
 
     def stamp(self) -> str | None:
         """Return the stamp in the collection's metadata, or None."""
-        return stamped(self._live().metadata)
+        return stamped(self._live().metadata) or fingerprint_in(self.stamp_text())
+
+    def stamp_text(self) -> str | None:
+        """Return the stamp for other programs in the collection's metadata, or None."""
+        found = (self._live().metadata or {}).get(KEY)
+        return None if found is None else str(found)
+
+    def put_stamp(self, text: str) -> None:
+        """Store a stamp in the metadata, next to the application's keys.
+
+        Raises:
+            StoreError: Chroma would drop one of these keys, which LangChain's relevance scores read.
+        """
+        live = self._live()
+        if "hnsw:space" in (live.metadata or {}):
+            raise StoreError(
+                f"{self._target}: expected metadata that can be changed, found 'hnsw:space' there, which Chroma would "
+                "drop, and LangChain's scores read. No stamp is written; a move by cde-rag reembed writes one."
+            )
+        live.modify(metadata={**(live.metadata or {}), KEY: text})
 
     def sample(self, count: int) -> list[StoredVector]:
         """Draw random records that have a document."""
@@ -127,7 +148,8 @@ class ChromaCollection:
         new = self._named(name)
         if new is None:
             function = _function_of(embedder) if _function(live) is not None else None
-            new = _created(self._client, name, metadata | stamp(embedder.fingerprint), index, function)
+            stamps = stamp(embedder.fingerprint) | {KEY: stamp_of(embedder)}
+            new = _created(self._client, name, metadata | stamps, index, function)
         elif stamped(new.metadata) != embedder.fingerprint or new.count():
             raise StoreError(
                 f"{self._target}: expected no collection {name!r}, found one of a move whose journal is elsewhere. "

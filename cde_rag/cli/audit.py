@@ -12,7 +12,7 @@ from cde_rag.errors import ContextMissingError, ModelError
 
 if TYPE_CHECKING:
     from cde_rag.embedders.protocol import Embedder
-    from cde_rag.indexing.audit import Audit
+    from cde_rag.indexing.audit import Audit, Source
 
 
 def audit(
@@ -46,7 +46,8 @@ def audit(
     """Check that stored vectors were made from their texts by a given model (and context).
 
     Embeds a sample of the texts again, and reports the share of vectors that the model reproduces, mixed vectors of
-    several models or contexts, and remedies. Exit code 1 if not all are reproduced. Adds, changes and deletes no
+    several models or contexts, and remedies. A stamp in the store names the model by default, and is compared. Exit
+    code 1 if not all are reproduced, or the stamp is of another model. Adds, changes and deletes no
     record; the clients of Qdrant and Chroma write files of their own when they open a local folder.
 
     \b
@@ -68,15 +69,72 @@ def audit(
     if is_collection(target):
         found = _of_collection(target, model, sample, seed)
     else:
-        embedder = embedder_of(model, context, prefixes)
         with source_of(target, text=text, vector=vector, seed=seed) as source:
-            found = compare(source, embedder, sample=sample)
+            stamped = _named_by_stamp(source) if model is None and context is None else None
+            if stamped is not None:
+                model, prefixes = stamped[0], prefixes or stamped[1]
+            found = compare(source, embedder_of(model, context, prefixes), sample=sample)
     if as_json:
         print_json({**asdict(found), "share": found.share, "mixed": found.mixed, "advice": found.advice})
     else:
         typer.echo(printable(found.advice))
-    if found.others:
+    if found.others or found.disputes:
         raise typer.Exit(1)
+
+
+def stamp(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="chroma:…, qdrant:…, lancedb:… or pgvector:…, as for audit.", show_default=False
+        ),
+    ],
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Model that made the vectors.")] = None,
+    context: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Context of a contextual model, *.context.safetensors.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="KEY", help="Payload key or column of the text.")] = None,
+    vector: Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")] = None,
+    document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
+    query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Number of texts to embed again before.")] = 64,
+) -> None:
+    """Write a stamp into another application's store: the model, prefixes and context of its vectors.
+
+    Audits a sample before, and writes nothing unless the model reproduces all of it. The stamp is JSON in the metadata
+    of the collection or column, or the comment of the table; other programs can read it. Records stay as they are.
+
+    \b
+    Example:
+      cde-rag stamp chroma:chroma_db#papers \\
+        --model sentence-transformers/all-MiniLM-L6-v2
+    """
+    from cde_rag.adoption.audit_sources import source_of
+    from cde_rag.indexing.audit import stamp_source
+
+    embedder = embedder_of(model, context, prefixes_of(document_prefix, query_prefix))
+    with source_of(target, text=text, vector=vector) as source:
+        typer.echo(printable(stamp_source(source, embedder, sample=sample).advice))
+
+
+def _named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
+    """Return model and prefixes that a store's stamp names; None without a stamp.
+
+    Raises:
+        StoreFormatError: The stamp cannot be read.
+    """
+    from cde_rag.errors import StoreFormatError
+    from cde_rag.indexing.stamp_reader import StampError, parse
+    from cde_rag.indexing.stamping import Stampable
+
+    text = source.stamp_text() if isinstance(source, Stampable) else None
+    if text is None:
+        return None
+    try:
+        found = parse(text)
+    except StampError as error:
+        raise StoreFormatError(f"{source.target}: its stamp cannot be read. {error} Or give --model NAME.") from error
+    return found.model["name"], dict(found.prefixes)
 
 
 def is_collection(target: str) -> bool:

@@ -13,7 +13,7 @@ results. An audit embeds a sample of the texts again and compares. It only reads
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,8 +22,9 @@ from jaxtyping import Float32
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedder, unwrapped
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
+from cde_rag.indexing.stamping import StampCheck, Stampable, compared, stamp_of
 from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 
@@ -93,6 +94,7 @@ class Audit:
         other_length: Number of other vectors with another length, or of zeros.
         others: Ids of all vectors that are not reproduced.
         cosine: Median cosine of the vectors in none of these classes; None if there are none.
+        stamp_check: Comparison of the stamp for other programs with the embedder; None if there is no such stamp.
     """
 
     target: str
@@ -108,6 +110,14 @@ class Audit:
     other_length: int
     others: tuple[str, ...]
     cosine: float | None
+    stamp_check: StampCheck | None = None
+
+    @property
+    def disputes(self) -> bool:
+        """True if a stamp names another space than the embedder's, or cannot be read."""
+        return self.stamp not in (None, self.fingerprint) or (
+            self.stamp_check is not None and not self.stamp_check.agrees
+        )
 
     @property
     def share(self) -> float:
@@ -128,10 +138,14 @@ class Audit:
             f"{self.target}: {self.reproduced} of {self.sampled} sampled vectors equal those of {self.model} for their "
             f"texts ({low} to {high} % of all {self.stored}, at 95 % confidence)."
         )
+        if self.stamp_check is not None:
+            found += f" {self.stamp_check.finding}"
+            if self.stamp_check.agrees and self.others:
+                found += " The stored vectors disagree with the stamp."
         if self.stamp not in (None, self.fingerprint):
             found += f" The store's stamp names {self.stamp:.16}…, this embedder is {self.fingerprint[:16]}…."
         if not self.others:
-            return found if self.stamp not in (None, self.fingerprint) else f"{found} Nothing to do."
+            return found if self.disputes else f"{found} Nothing to do."
         if self.mixed:
             found += " Vectors of several spaces are mixed, and searches cannot rank them with each other."
         return " ".join([found, *self._causes(), self._remedy()])
@@ -175,7 +189,35 @@ def audit(source: Source, embedder: Embedder, *, sample: int = SAMPLE) -> Audit:
     found = source.sample(sample)
     texts = [stored.text for stored in found]
     made = lambda: embedder.embed_passages(texts, None).vectors  # noqa: E731
-    return _compared(source.target, source.count(), source.stamp(), found, embedder, made)
+    result = _compared(source.target, source.count(), source.stamp(), found, embedder, made)
+    text = source.stamp_text() if isinstance(source, Stampable) else None
+    return result if text is None else replace(result, stamp_check=compared(text, embedder))
+
+
+def stamp_source(source: Source, embedder: Embedder, *, sample: int = SAMPLE) -> Audit:
+    """Audit a store, and write a stamp into its metadata that other programs can read; see docs/stamp.md.
+
+    Args:
+        source: Its records stay as they are.
+        embedder: As for `audit`.
+        sample: As for `audit`.
+
+    Returns:
+        The audit with the new stamp, which replaces another one.
+
+    Raises:
+        CorpusError: As for `audit`.
+        StoreError: Not all of the sample are reproduced; or the store has no place for a stamp, or its application
+            would notice.
+    """
+    if not isinstance(source, Stampable):
+        raise StoreError(f"{source.target}: expected a database whose metadata a stamp can be in, found files.")
+    found = audit(source, embedder, sample=sample)
+    if found.others:
+        raise StoreError(f"{found.advice} No stamp is written.")
+    text = stamp_of(embedder)
+    source.put_stamp(text)
+    return replace(found, stamp=source.stamp(), stamp_check=compared(text, embedder))
 
 
 def audit_collection(

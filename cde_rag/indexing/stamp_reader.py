@@ -1,9 +1,9 @@
 """Reader of embedding stamps, by the standard library alone: copy this file into any project. See docs/stamp.md.
 
-    stamp = parse(collection.metadata[KEY])
-    print(stamp.line)  # the model, prefixes and context of the vectors
-    vectors = [embed(canary.text, canary.role) for canary in stamp.canaries]
-    assert likeness(stamp, vectors) >= SAME  # this model made them
+stamp = parse(collection.metadata[KEY])
+print(stamp.line)  # the model, prefixes and context of the vectors
+vectors = [embed(canary.text, canary.role) for canary in stamp.canaries]
+assert likeness(stamp, vectors) >= SAME  # this model made them
 """
 
 import base64

@@ -24,7 +24,6 @@ from cde_rag.indexing.stamp_reader import (
     likeness,
     parse,
 )
-from cde_rag.models.files.names import ModelName
 
 CANARIES: Final = (  # role and text: no text of anybody's corpus, so that nothing has to be erased from a stamp
     ("document", "The river rose by 2.4 m in March 1987, and the bank lent the farmers 300,000 francs."),
@@ -90,12 +89,11 @@ def stamp_of(embedder: Embedder) -> str:
         StoreError: Its name and prefixes make it longer.
     """
     context, identity = embedder.context, embedder.context.identity
-    revision = ModelName.parse(identity.name).revision
     content: dict[str, Any] = {
         KEY: FORMAT,
         "model": {
             "name": identity.name,
-            "revision": revision or "",
+            "revision": identity.name.partition("?")[0].partition("@")[2],
             "weights_sha256": identity.weights_sha256,
             "tokenizer_sha256": identity.tokenizer_sha256,
             "dim": identity.dim,
@@ -116,14 +114,16 @@ def stamp_of(embedder: Embedder) -> str:
     }
     text = canonical({**content, "digest": digest_of(content)}).decode()
     if len(text) > MOST_BYTES:
-        raise StoreError(f"Expected a stamp of at most {MOST_BYTES} characters, found {len(text)}: shorten the prefixes.")
+        raise StoreError(
+            f"Expected a stamp of at most {MOST_BYTES} characters, found {len(text)}: shorten the prefixes."
+        )
     return text
 
 
 def fingerprint_in(text: str | None) -> str | None:
     """Return the fingerprint of the space that a stamp names; None without a stamp that can be read."""
     try:
-        return None if text is None else parse(text).context["fingerprint"]
+        return None if text is None else str(parse(text).context["fingerprint"]) or None
     except StampError:
         return None
 
@@ -156,7 +156,9 @@ def _canary_vectors(embedder: Embedder, canaries: tuple[tuple[str, str], ...]) -
         texts = [canaries[place][1] for place in places]
         if texts:
             passages = role == "document"
-            vectors[places] = embedder.embed_passages(texts, None).vectors if passages else embedder.embed_queries(texts)
+            vectors[places] = (
+                embedder.embed_passages(texts, None).vectors if passages else embedder.embed_queries(texts)
+            )
     return vectors
 
 

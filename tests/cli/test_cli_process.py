@@ -14,7 +14,7 @@ from cde_rag.cli import app
 
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
-    "index search count inspect verify reindex upgrade audit reembed release export import "
+    "index search count inspect verify reindex upgrade audit stamp reembed release export import "
     "backup restore drift recontextualize rollback tune evaluate models convert demo serve mcp doctor"
 ).split()
 
