@@ -116,8 +116,8 @@ class _Target:
 
     def _several(self, vectors: list[str]) -> StoreError:
         return StoreError(
-            f"{self._target}: expected one kind of vectors, found {len(vectors)}, and a stamp would not say to which it "
-            "belongs. Such a store gets none."
+            f"{self._target}: expected one kind of vectors, found {len(vectors)}, and a stamp would not name the one "
+            "it belongs to. Such a store gets none."
         )
 
 
@@ -209,7 +209,8 @@ class _LanceDB(_Target):
 
     def stamp_text(self) -> str | None:
         """Return the stamp in the metadata of the column of vectors, or None."""
-        found = (self._table.schema.field(self._vector).metadata or {}).get(KEY.encode())
+        metadata: dict[bytes, bytes] = self._table.schema.field(self._vector).metadata or {}
+        found = metadata.get(KEY.encode())
         return None if found is None else found.decode(errors="replace")
 
     def put_stamp(self, text: str) -> None:

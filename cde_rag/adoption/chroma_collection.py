@@ -70,7 +70,8 @@ class ChromaCollection:
 
     def stamp_text(self) -> str | None:
         """Return the stamp for other programs in the collection's metadata, or None."""
-        found = (self._live().metadata or {}).get(KEY)
+        metadata: dict[str, Any] = self._live().metadata or {}
+        found = metadata.get(KEY)
         return None if found is None else str(found)
 
     def put_stamp(self, text: str) -> None:

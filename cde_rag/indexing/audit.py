@@ -24,7 +24,7 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
-from cde_rag.indexing.stamping import StampCheck, Stampable, compared, stamp_of
+from cde_rag.indexing.stamping import Stampable, StampCheck, compared, stamp_of
 from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 

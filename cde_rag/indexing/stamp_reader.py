@@ -74,19 +74,7 @@ def parse(text: str) -> Stamp:
         raise StampError(f"Expected a stamp of at most {MOST_BYTES} characters, found a longer one, or no text.")
     try:
         found = json.loads(text, object_pairs_hook=_object, parse_float=_refused, parse_constant=_refused)
-        version = found[KEY]
-        if type(version) is not int or version < 1:
-            raise StampError(f"Expected a stamp of format {FORMAT}, found {version!r:.40}.")
-        if version > FORMAT:
-            raise StampError(f"Expected a stamp of format {FORMAT}, found the newer {version}. Update the reader.")
-        if found["digest"] != digest_of(found):
-            raise StampError("Expected an intact stamp, found another digest: it was changed or cut. Write it again.")
-        for name, fields in _FIELDS.items():
-            for key, kind in fields.items():
-                if type(found[name][key]) is not kind or (kind is int and found[name][key] < 0):
-                    raise StampError(f"Expected {name}.{key} as {kind.__name__}, found {found[name][key]!r:.40}.")
-        if not 0 < found["model"]["dim"] <= 1_000_000 or not found["canaries"]:
-            raise StampError("Expected a length of vectors and canaries, found none.")
+        _check(found, found[KEY])
         canaries = tuple(_canary(each, found["model"]["dim"]) for each in found["canaries"])
     except StampError:
         raise
@@ -126,6 +114,20 @@ def likeness(stamp: Stamp, vectors: Sequence[Sequence[float]]) -> float:
         raise StampError(f"Expected {count} vectors of length {dim}, as the stamp has them, found {found}.")
     pairs = [(each.numbers, kept(vector)) for each, vector in zip(stamp.canaries, vectors, strict=True)]
     return min(sum(a * b for a, b in zip(own, other, strict=True)) for own, other in pairs)
+
+
+def _check(found: Mapping[str, Any], version: object) -> None:
+    if type(version) is not int or version != FORMAT:
+        newer = " newer" if type(version) is int and version > FORMAT else ""
+        raise StampError(f"Expected a stamp of format {FORMAT}, found the{newer} {version!r:.40}. Update the reader.")
+    if found["digest"] != digest_of(found):
+        raise StampError("Expected an intact stamp, found another digest: it was changed or cut. Write it again.")
+    for name, fields in _FIELDS.items():
+        for key, kind in fields.items():
+            if type(found[name][key]) is not kind or (kind is int and found[name][key] < 0):
+                raise StampError(f"Expected {name}.{key} as {kind.__name__}, found {found[name][key]!r:.40}.")
+    if not 0 < found["model"]["dim"] <= 1_000_000 or not found["canaries"]:
+        raise StampError("Expected a length of vectors and canaries, found none.")
 
 
 def _canary(found: Mapping[str, Any], dim: int) -> StampedText:
