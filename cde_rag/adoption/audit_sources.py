@@ -162,7 +162,7 @@ class _Qdrant(_Target):
         name = concrete(self._client, self._name)
         self._call(lambda: self._client.update_collection(name, metadata={KEY: text}))
         if self.stamp_text() != text:
-            raise StoreError(f"{self._target}: expected a server that keeps metadata, found one of before Qdrant 1.16.")
+            raise StoreError(f"{self._target}: expected a server that keeps metadata, found an older one.")
 
     def sample(self, count: int) -> list[StoredVector]:
         """Draw random points that have a text, by Qdrant's own sampling."""
