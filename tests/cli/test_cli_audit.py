@@ -6,13 +6,19 @@ from pathlib import Path
 
 import chromadb
 import pytest
-from typer.testing import Result
+from plain_model import write_transformer
+from typer.testing import CliRunner, Result
 
-from cde_rag import Collection, ContextualEmbedder
+from cde_rag import Collection, ContextualEmbedder, PlainEmbedder
+from cde_rag.cli import app
+from cde_rag.indexing.stamp_reader import KEY
 from cde_rag.stores.faiss import FaissStore
 
 Run = Callable[..., Result]
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning"),
+]
 TEXTS = [f"the river of the money {number}" for number in range(20)]
 
 
@@ -53,3 +59,36 @@ def test_a_collection_knows_its_model_and_context(run: Run, tmp_path: Path, embe
     with Collection.create(FaissStore(tmp_path / "papers"), embedder) as papers:
         papers.add(TEXTS)
     assert "20 of 20 sampled vectors" in run("audit", tmp_path / "papers").stdout
+
+
+def test_a_stamped_store_names_its_model(run: Run, tmp_path: Path, embedder: ContextualEmbedder, target: str):
+    context = tmp_path / "ours.context.safetensors"
+    embedder.context.save(context)
+    assert "makes the vectors of its canaries" in run("stamp", target, "--context", context).stdout
+    found = json.loads(run("audit", target, "--context", context, "--json").stdout)
+    assert found["stamp"] == embedder.fingerprint
+    assert found["stamp_check"]["cosine"] > 0.9998
+    theirs = tmp_path / "theirs.context.safetensors"
+    ContextualEmbedder.from_corpus(["a bank", "it is a fish"], model=embedder.model).context.save(theirs)
+    assert "No stamp is written" in run("stamp", target, "--context", theirs, code=1).stderr
+    assert "does not make the vectors" in run("audit", target, "--context", theirs, code=1).stdout
+
+
+def test_a_plain_model_is_loaded_by_its_stamp(tmp_path: Path):
+    model = write_transformer(tmp_path / "plain")
+    plain = PlainEmbedder(model, prefixes={"document": "river: ", "query": "bank: "})
+    collection = chromadb.PersistentClient(path=str(tmp_path / "db")).create_collection("papers")
+    collection.add(ids=TEXTS, documents=TEXTS, embeddings=plain.embed_documents(TEXTS))  # type: ignore[arg-type]
+    target = f"chroma:{tmp_path / 'db'}#papers"
+    invoke = CliRunner().invoke
+    assert invoke(app, ["audit", target]).exit_code == 2  # without a stamp, and no model named
+    prefixes = ["--document-prefix", "river: ", "--query-prefix", "bank: "]
+    done = invoke(app, ["stamp", target, "--model", str(model), *prefixes])
+    assert done.exit_code == 0, done.output
+    found = invoke(app, ["audit", target])
+    assert found.exit_code == 0, found.output
+    assert "20 of 20 sampled vectors" in found.stdout
+    collection.modify(metadata={KEY: "{}"})
+    damaged = invoke(app, ["audit", target])
+    assert damaged.exit_code == 1
+    assert "its stamp cannot be read" in damaged.stderr
