@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.context.identity import PLAIN
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.stamp_reader import (
@@ -88,7 +89,7 @@ def stamp_of(embedder: Embedder) -> str:
     Raises:
         StoreError: Its name and prefixes make it longer.
     """
-    context, identity = embedder.context, embedder.context.identity
+    identity = embedder.context.identity
     content: dict[str, Any] = {
         KEY: FORMAT,
         "model": {
@@ -102,11 +103,7 @@ def stamp_of(embedder: Embedder) -> str:
             "normalisation": identity.normalisation,
         },
         "prefixes": {role: identity.prefixes.get(role, "") for role in ROLES},
-        "context": {
-            "fingerprint": embedder.fingerprint,
-            "kind": _kind(embedder),
-            "documents": context.manifest.context_size,
-        },
+        "context": _context(embedder),
         "canaries": [
             {"role": role, "text": text, "vector": _packed(vector)}
             for (role, text), vector in zip(CANARIES, _canary_vectors(embedder, CANARIES), strict=True)
@@ -168,9 +165,10 @@ def _packed(vector: Float32[np.ndarray, " dim"]) -> str:
     return base64.b64encode(struct.pack(f"<{len(numbers)}e", *numbers)).decode()
 
 
-def _kind(embedder: Embedder) -> str:
-    """Return the kind of context: none, null, generic or corpus."""
+def _context(embedder: Embedder) -> dict[str, Any]:
+    """Return fingerprint, kind (none, null, generic or corpus) and number of documents of the context."""
     manifest = embedder.context.manifest
-    if manifest.source in ("null", "generic"):
-        return "none" if manifest.identity.is_plain and not manifest.context_size else manifest.source
-    return "corpus"
+    kind = manifest.source if manifest.source in ("null", "generic") else "corpus"
+    if manifest.identity.attention == PLAIN:  # whose Context, if any, has texts by which a function is known
+        return {"fingerprint": embedder.fingerprint, "kind": "none", "documents": 0}
+    return {"fingerprint": embedder.fingerprint, "kind": kind, "documents": manifest.context_size}
