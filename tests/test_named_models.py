@@ -91,7 +91,7 @@ def test_what_names_no_model_says_how_one_is_named(served: tuple[Server, str], t
         with pytest.raises(ModelError, match="Expected a model's name, as in openai:text-embedding-3-small"):
             as_model(wrong)
     with pytest.raises(TypeError, match="runs elsewhere"):
-        as_model(name, dtype="bfloat16")
+        as_model(name, EmbedderOptions(dtype="bfloat16"))
     with pytest.raises(ModelError, match="Expected a bundled model"):
         as_model(str(tmp_path))
 

@@ -143,13 +143,13 @@ def loaded(
     runtime_choice.asked(options.runtime)
     if isinstance(model, ContextualEmbedder):
         return ContextualEmbedder(model, context, options=options)
-    identity, asked = context.identity, (options.device, options.dtype, options.runtime)
+    identity = context.identity
     family = next((one for one in PLAIN if one.owns(identity)), None)
     try:
         if family is None or isinstance(model, Model) or is_served(model):
-            made = as_model(identity.name if model is None else model, *asked)
+            made = as_model(identity.name if model is None else model, options)
         else:
-            made = family.load(identity, model, *asked, options.mini_batch_size or MINI_BATCH_SIZE)
+            made = family.load(identity, model, *options.of_loading, options.mini_batch_size or MINI_BATCH_SIZE)
         return ContextualEmbedder(made, context, options=options.of_loaded)
     except ModelError as error:
         if model is not None or not (family is None or family.has_files):

@@ -15,6 +15,7 @@ from cde_rag.models.model import Model
 from cde_rag.models.plain.api_model import api_client, api_model
 from cde_rag.models.plain.checkpoint import MODULES
 from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL, SentenceTransformerModel
+from cde_rag.models.runtimes.attention import AUTO
 
 OPENAI: Final = "openai:"  # begins the names of models of OpenAI's own API
 ADDRESSES: Final = ("http://", "https://")  # of other APIs of its form; the model's name follows a "#"
@@ -22,7 +23,12 @@ _LOCAL_KEY: Final = "none"  # of servers that ask for any
 
 
 def named_model(
-    name: str | Path, *, device: str | None = None, dtype: str | None = None, runtime: str | None = None
+    name: str | Path,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    runtime: str | None = None,
+    attn_implementation: str = AUTO,
 ) -> Model:
     """Load a model by its name, of whatever family it is; contextual ones are shared by the embedders of the process.
 
@@ -33,6 +39,7 @@ def named_model(
         device: Device of the computation; by default CUDA if available, else the CPU.
         dtype: Dtype of the model's layers; by default the fastest in the same vector space.
         runtime: "torch", "openvino" or "onnx"; by default the fastest that is installed.
+        attn_implementation: As in `EmbedderOptions`.
 
     Raises:
         MissingExtraError: The runtime, or the extra `hub` or `openai`, is not installed.
@@ -41,12 +48,14 @@ def named_model(
     """
     text = str(name)
     if is_served(text):
-        if (device, dtype, runtime) != (None, None, None):
-            raise TypeError(f"{text} runs elsewhere: leave device, dtype and runtime out.")
+        if (device, dtype, runtime, attn_implementation) != (None, None, None, AUTO):
+            raise TypeError(f"{text} runs elsewhere: leave device, dtype, runtime and attn_implementation out.")
         return _served(text)
     if QUERY_MODEL in text or _is_plain(text):
-        return SentenceTransformerModel(text, device=device, dtype=dtype, runtime=runtime)
-    return CDEModel.shared(name, device=device, dtype=dtype, runtime=runtime)
+        return SentenceTransformerModel(
+            text, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation
+        )
+    return CDEModel.shared(name, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation)
 
 
 def is_served(name: object) -> bool:
