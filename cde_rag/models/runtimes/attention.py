@@ -67,7 +67,7 @@ def flash_missing(encoder: Any | None, *, device: str, dtype: str) -> str | None
 
 
 def flash_lacking(*, device: str, dtype: str) -> str | None:
-    """Return what a machine lacks for flash attention, as in `flash_missing`; None if nothing is lacking.
+    """Return the reason why a machine has no flash attention, worded as in `flash_missing`; None if it has.
 
     Args:
         device: As in `use_attention`.

@@ -154,7 +154,7 @@ class TwoWay(nn.Module):
 
     @property
     def native_encoder(self) -> nn.Module | None:
-        """Encoder of the second stage that transformers computes as a whole, so that its attention may be another."""
+        """Encoder of the second stage if its attention may be another: one that transformers computes completely."""
         backbone = self.second_stage.backbone
         return backbone.native if backbone.takes_flash else None
 
