@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from plain_model import write_transformer
 from tiny import WORDS
 from typer.testing import CliRunner
 
-from cde_rag import CDEModel, Collection
+from cde_rag import CDEModel, Collection, Context
 from cde_rag.cli import app
 from cde_rag.context.identity import ARITHMETIC
+from cde_rag.embedders.active import loaded
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
@@ -83,6 +85,20 @@ def test_an_api_is_named_by_its_address_which_is_stored_nowhere(served: tuple[Se
         assert again.search(TEXTS[3], by="vectors", k=1)[0].text == TEXTS[3]
     with pytest.raises(ContextMismatchError):
         Collection.open(place, model=f"{server.url}#large")
+
+
+def test_a_stored_address_is_never_asked(served: tuple[Server, str]) -> None:
+    """Whoever hands on a collection could name a server of theirs in its context, and get texts and keys."""
+    server, name = served
+    own = ContextualEmbedder.from_corpus(TEXTS)
+    identity = replace(own.context.identity, name=name)
+    vectors = own.model.first_stage(TEXTS)
+    foreign = Context.create(
+        identity, TEXTS, vectors, sampling="random", seed=0, documents_seen=len(TEXTS), source="all"
+    )
+    with pytest.raises(ModelError, match="a stored address is never asked"):
+        loaded(Context.from_bytes(foreign.to_bytes(), where="The context"))
+    assert (server.calls, server.keys) == ([], set())
 
 
 def test_what_names_no_model_says_how_one_is_named(served: tuple[Server, str], tmp_path: Path) -> None:
