@@ -119,7 +119,9 @@ def test_models_are_listed_as_they_load(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("cde-mini-1", "cde-base-1"):
         assert (listed[name]["where"], listed[name]["dim"]) == ("bundled", CDEModel.shared(name).dim)
     assert all(ModelName.parse(name).is_hub_id for name, row in listed.items() if row["where"] == "hub")
-    shown = CliRunner().invoke(app, ["models"]).stdout.splitlines()
+    done = CliRunner().invoke(app, ["models"])
+    assert "All of these run without torch." in done.stderr
+    shown = done.stdout.splitlines()
     assert [line.split()[0] for line in shown[1:]] == list(listed)
     monkeypatch.setattr(model_files, "_registered", list)
     assert {each.where for each in known_models() if each.name.startswith("cde-multi")} == {
