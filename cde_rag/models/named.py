@@ -1,6 +1,7 @@
 """Models by name: bundled ones, folders and hub ids of any family, and models that an API serves."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -10,10 +11,9 @@ from cde_rag.models.families import two_stage_family
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.model_files import CONFIG
 from cde_rag.models.files.names import ModelName
-from cde_rag.models.files.weights import read_json
+from cde_rag.models.files.weights import MODULES, read_json
 from cde_rag.models.model import Model
 from cde_rag.models.plain.api_model import api_client, api_model
-from cde_rag.models.plain.checkpoint import MODULES
 from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL, SentenceTransformerModel
 from cde_rag.models.runtimes.attention import AUTO
 
@@ -51,11 +51,12 @@ def named_model(
         if (device, dtype, runtime, attn_implementation) != (None, None, None, AUTO):
             raise TypeError(f"{text} runs elsewhere: leave device, dtype, runtime and attn_implementation out.")
         return _served(text)
-    if QUERY_MODEL in text or _is_plain(text):
+    exact, is_plain = (text, True) if QUERY_MODEL in text else _recognised(text)
+    if is_plain:
         return SentenceTransformerModel(
-            text, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation
+            exact, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation
         )
-    return CDEModel.shared(name, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation)
+    return CDEModel.shared(exact, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation)
 
 
 def is_served(name: object) -> bool:
@@ -77,14 +78,17 @@ def _served(name: str) -> Model:
     return api_model(api_client(address, key), model)
 
 
-def _is_plain(name: str) -> bool:
-    """Return True for a folder or a hub id of sentence-transformers that is no contextual model."""
+def _recognised(name: str) -> tuple[str, bool]:
+    """Return a model's name, a hub id with the commit whose config was read, and True if it is no contextual model."""
     folder = model_files.local(name)
     if folder is None and (Path(name).expanduser() / MODULES).is_file():
-        return True  # without a config of its own, as static tables may be
+        return name, True  # without a config of its own, as static tables may be
     if folder is None:
         parsed = ModelName.parse(name)
         if not parsed.is_hub_id or parsed.has_options:
-            return False
+            return name, False
         folder = hub.fetch_config(parsed.base, revision=parsed.revision)
-    return two_stage_family(read_json(folder / CONFIG)) is None
+        if folder is None:
+            return name, True
+        name = str(replace(parsed, revision=folder.name))  # so that its other files are of the same commit
+    return name, two_stage_family(read_json(folder / CONFIG)) is None

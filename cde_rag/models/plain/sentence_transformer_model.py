@@ -14,8 +14,9 @@ import numpy as np
 from cde_rag.context.context import Context
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
+from cde_rag.models.files.weights import MODULES
 from cde_rag.models.model import QUERY, Embedded
-from cde_rag.models.plain.checkpoint import MODULES, ModelFiles, digest_of
+from cde_rag.models.plain.checkpoint import ModelFiles, digest_of
 from cde_rag.models.plain.plain_model import PlainModel
 from cde_rag.models.plain.prompts import prefixes_of
 from cde_rag.models.plain.text_model import ReadText, TextModel
