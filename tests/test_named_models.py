@@ -12,7 +12,7 @@ from plain_model import write_transformer
 from tiny import WORDS
 from typer.testing import CliRunner
 
-from cde_rag import CDEModel, Collection, Context
+from cde_rag import CDEModel, Collection, Context, EmbedderOptions
 from cde_rag.cli import app
 from cde_rag.context.identity import ARITHMETIC
 from cde_rag.embedders.active import loaded

@@ -362,6 +362,7 @@ def test_long_documents_are_ranked_by_their_best_passage(tmp_path: Path, tiny_mo
     assert split.mean("minilm") == 1  # the passage with the word is the nearest
 
 
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_a_plain_model_by_name_is_mapped_by_the_corpus(folders: list[Path], tmp_path: Path) -> None:
     """Its figures are those of the embedder in the corpus' context, and its own vectors' are those of "null"."""
     plain = write_static(tmp_path / "table")
