@@ -148,8 +148,8 @@ def search(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Rerank the best hits by a cross-encoder: a folder or a hub id, such as "
-            "cross-encoder/ms-marco-MiniLM-L6-v2.",
+            help="Rerank the best hits by a cross-encoder, a folder or a hub id such as "
+            "cross-encoder/ms-marco-MiniLM-L6-v2; by cohere:MODEL, jina:MODEL, or an address.",
         ),
     ] = None,
     rerank_top: Annotated[

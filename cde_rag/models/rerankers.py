@@ -1,4 +1,4 @@
-"""Rerankers by name: cross-encoders in a folder or on the hub."""
+"""Rerankers by name: cross-encoders in a folder or on the hub, and rerankers that an API serves."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +17,7 @@ from cde_rag.models.cross_encoder.network import TorchCrossEncoder
 from cde_rag.models.plain.checkpoint import digest_of
 from cde_rag.models.plain.corpus_map import unit
 from cde_rag.models.plain.settings import OtherArchitectureError
+from cde_rag.models.rerank_api import RerankEndpoint, is_served
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
@@ -24,29 +25,39 @@ from cde_rag.models.shared import Shared
 CrossEncoderModel: TypeAlias = GraphCrossEncoder | TorchCrossEncoder
 
 
-def named_reranker(name: str | Path, *, device: str | None = None, runtime: str | None = None) -> CrossEncoderModel:
-    """Load a reranker by its name; within a process those who name the same one share it.
+def named_reranker(
+    name: str | Path, *, device: str | None = None, runtime: str | None = None
+) -> CrossEncoderModel | RerankEndpoint:
+    """Load a reranker by its name; within a process those who name the same cross-encoder share it.
 
     Args:
         name: A folder or a hub id of a cross-encoder, such as "cross-encoder/ms-marco-MiniLM-L6-v2", with `@revision`
-            if need be.
+            if need be. "cohere:MODEL" and "jina:MODEL", whose key is the environment's CO_API_KEY or JINA_API_KEY. An
+            address and a model such as "http://localhost:8000/v1/rerank#bge-reranker-base" of a server of their form;
+            or an address alone, "http://localhost:8080/rerank", of a text-embeddings-inference.
         device: Device of the computation; by default CUDA if available, else the CPU.
         runtime: "torch", "openvino" or "onnx"; by default the fastest that is installed. Architectures other than
             BERT, RoBERTa, XLM-R and ModernBERT run in torch, by sentence-transformers.
 
     Returns:
         A function from pairs of a query and a text to their scores, float32, higher is better: those of
-        `CrossEncoder.predict`.
+        `CrossEncoder.predict`, or of the API.
 
     Raises:
         MissingExtraError: The runtime, or the extra `hub`, is not installed.
-        ModelError: There is no such model, it is no cross-encoder with one score, its files are damaged, or the
+        ModelError: There is no such model or key, it is no cross-encoder with one score, its files are damaged, or the
             runtime does not run it.
+        TypeError: A device or runtime for a reranker that an API serves.
     """
     text = str(name)
+    if is_served(text):
+        if (device, runtime) != (None, None):
+            raise TypeError(f"{text} runs elsewhere: leave device and runtime out.")
+        return RerankEndpoint(text)
     if not (user_path(text).is_dir() or is_place(text)):
         raise ModelError(
-            f"Expected a folder of a cross-encoder, or a hub id of one such as {EXAMPLE}, found {text!r:.200}."
+            f"Expected a folder of a cross-encoder, or a hub id of one such as {EXAMPLE}, or cohere:MODEL, jina:MODEL "
+            f"or an address, found {text!r:.200}."
         )
     asked = runtime_choice.asked(runtime)
     found = CrossEncoderFiles.find(text)
