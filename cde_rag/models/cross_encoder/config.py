@@ -50,7 +50,7 @@ class PairTokens(NamedTuple):
     types: list[int]
 
 
-class PairTokenizer:
+class CrossTokenizer:
     """Tokenizer of pairs, which cuts the longer side first, as transformers does. Thread-safe.
 
     Args:
@@ -137,7 +137,7 @@ class PairEncoder(StoredEncoder):
     """
 
     classifier: Classifier
-    pairs: PairTokenizer
+    pairs: CrossTokenizer
     has_types: bool
     activation: str
 
@@ -178,7 +178,7 @@ class PairEncoder(StoredEncoder):
             weights=stored.weights,
             prefix=stored.prefix,
             classifier=classifier,
-            pairs=PairTokenizer(stored.tokenizer.serialised, stored.max_length),
+            pairs=CrossTokenizer(stored.tokenizer.serialised, stored.max_length),
             has_types=_has_types(stored),
             activation=ACTIVATIONS[found.activation],
         )
