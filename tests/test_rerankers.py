@@ -189,7 +189,7 @@ def test_a_search_is_reranked_by_name(tmp_path: Path, papers: Collection) -> Non
     folder = write_cross_encoder(tmp_path / "model", "bert", seed=3)
     before = papers.search("a river", 5)
     expected = CrossEncoder(str(folder), device="cpu").predict(
-        [("a river", f"{hit.title}\n{hit.text}" if hit.title else hit.text) for hit in before]
+        [("a river", f"{hit.title} {hit.text}") for hit in before]
     )
     wanted = [before[place].id for place in np.argsort(-expected, kind="stable")]
     found = papers.search("a river", 5, rerank=str(folder))
