@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from plain_model import write_transformer
 from tiny import WORDS
 from typer.testing import CliRunner
 
-from cde_rag import CDEModel, Collection
+from cde_rag import CDEModel, Collection, Context
 from cde_rag.cli import app
 from cde_rag.context.identity import ARITHMETIC
+from cde_rag.embedders.active import loaded
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
@@ -85,13 +87,27 @@ def test_an_api_is_named_by_its_address_which_is_stored_nowhere(served: tuple[Se
         Collection.open(place, model=f"{server.url}#large")
 
 
+def test_a_stored_address_is_never_asked(served: tuple[Server, str]) -> None:
+    """Whoever hands on a collection could name a server of theirs in its context, and get texts and keys."""
+    server, name = served
+    own = ContextualEmbedder.from_corpus(TEXTS)
+    identity = replace(own.context.identity, name=name)
+    vectors = own.model.first_stage(TEXTS)
+    foreign = Context.create(
+        identity, TEXTS, vectors, sampling="random", seed=0, documents_seen=len(TEXTS), source="all"
+    )
+    with pytest.raises(ModelError, match="a stored address is never asked"):
+        loaded(Context.from_bytes(foreign.to_bytes(), where="The context"))
+    assert (server.calls, server.keys) == ([], set())
+
+
 def test_what_names_no_model_says_how_one_is_named(served: tuple[Server, str], tmp_path: Path) -> None:
     server, name = served
     for wrong in (server.url, f"{server.url}#", "openai:"):
         with pytest.raises(ModelError, match="Expected a model's name, as in openai:text-embedding-3-small"):
             as_model(wrong)
     with pytest.raises(TypeError, match="runs elsewhere"):
-        as_model(name, dtype="bfloat16")
+        as_model(name, EmbedderOptions(dtype="bfloat16"))
     with pytest.raises(ModelError, match="Expected a bundled model"):
         as_model(str(tmp_path))
 
@@ -103,7 +119,9 @@ def test_models_are_listed_as_they_load(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("cde-mini-1", "cde-base-1"):
         assert (listed[name]["where"], listed[name]["dim"]) == ("bundled", CDEModel.shared(name).dim)
     assert all(ModelName.parse(name).is_hub_id for name, row in listed.items() if row["where"] == "hub")
-    shown = CliRunner().invoke(app, ["models"]).stdout.splitlines()
+    done = CliRunner().invoke(app, ["models"])
+    assert "All of these run without torch." in done.stderr
+    shown = done.stdout.splitlines()
     assert [line.split()[0] for line in shown[1:]] == list(listed)
     monkeypatch.setattr(model_files, "_registered", list)
     assert {each.where for each in known_models() if each.name.startswith("cde-multi")} == {

@@ -59,7 +59,7 @@ def recontextualize(
     ] = None,
     to_model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Move to this model: bundled name or folder. [default: the current one]"),
+        typer.Option(metavar="NAME", help="Move to this model, see cde-rag models. [default: the current one]"),
     ] = None,
     canary: Annotated[
         Path | None,

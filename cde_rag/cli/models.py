@@ -7,6 +7,10 @@ import typer
 from cde_rag.cli.output import JsonOption, print_json
 
 _COLUMNS = ("name", "where", "context", "languages", "dim", "MB", "cost", "licence")
+WITHOUT_TORCH = (
+    "All of these run without torch. So does any other SentenceTransformer whose encoder is a BERT, RoBERTa, XLM-R or "
+    "ModernBERT, or a static table; others need it, with sentence-transformers (extra interop)."
+)
 
 
 def models(as_json: JsonOption = False) -> None:
@@ -14,7 +18,7 @@ def models(as_json: JsonOption = False) -> None:
 
     Any other SentenceTransformer is taken, too: by its hub id or folder; and models of an API, as
     openai:text-embedding-3-small or http://localhost:8000/v1#bge-m3. The cost is the time of a text as a multiple of
-    all-MiniLM-L6-v2's. All that are listed run without torch. Models of the hub need the extra hub, and a network once.
+    all-MiniLM-L6-v2's. Models of the hub need the extra hub, and a network once.
 
     \b
     Examples:
@@ -40,3 +44,4 @@ def models(as_json: JsonOption = False) -> None:
             for name, text, width in zip(_COLUMNS, row, widths, strict=True)
         ]
         typer.echo("  ".join(cells).rstrip())
+    typer.echo(WITHOUT_TORCH, err=True)

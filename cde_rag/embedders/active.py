@@ -13,7 +13,7 @@ from cde_rag.stores.store import Folder, Store
 from cde_rag.stores.store_calls import StoreCalls
 
 if TYPE_CHECKING:
-    from cde_rag.embedders.contextual import AnyModel
+    from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder
 
 UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # until it is complete
 SWITCHES: Final = 8  # of the active generation that one call follows
@@ -125,12 +125,13 @@ def loaded(
     *,
     model: "AnyModel | None" = None,
     options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
-) -> Embedder:
+) -> "ContextualEmbedder":
     """Load the embedder of a stored Context; its model by the name in the Context, unless one is given.
 
     Raises:
         ContextMismatchError: The model has other weights than the one that made the Context.
-        ModelError: There is no such model or runtime, or it was a function, which has to be given.
+        ModelError: There is no such model or runtime, it was a function, which has to be given, or the Context names an
+            address, to which no text and no key is sent unless it is given.
         TypeError: A device, dtype or runtime for a model that is loaded.
     """
     # torch is imported where a model is loaded, so that a store is read without it
@@ -143,13 +144,18 @@ def loaded(
     runtime_choice.asked(options.runtime)
     if isinstance(model, ContextualEmbedder):
         return ContextualEmbedder(model, context, options=options)
-    identity, asked = context.identity, (options.device, options.dtype, options.runtime)
+    identity = context.identity
     family = next((one for one in PLAIN if one.owns(identity)), None)
+    if model is None and family is None and is_served(identity.name):
+        raise ModelError(
+            f"Expected the name of a model in the context, found {identity.name!r}: a stored address is never asked, "
+            "since whoever wrote it would get your texts and your key. Give the model, if you trust it: model=…."
+        )
     try:
         if family is None or isinstance(model, Model) or is_served(model):
-            made = as_model(identity.name if model is None else model, *asked)
+            made = as_model(identity.name if model is None else model, options)
         else:
-            made = family.load(identity, model, *asked, options.mini_batch_size or MINI_BATCH_SIZE)
+            made = family.load(identity, model, *options.of_loading, options.mini_batch_size or MINI_BATCH_SIZE)
         return ContextualEmbedder(made, context, options=options.of_loaded)
     except ModelError as error:
         if model is not None or not (family is None or family.has_files):

@@ -57,7 +57,7 @@ class ContextualEmbedder:
         own = model if isinstance(model, ContextualEmbedder) else None
         self.mini_batch_size = options.mini_batch_size or (MINI_BATCH_SIZE if own is None else own.mini_batch_size)
         self.pool = own.pool if own is not None and options.pool is None else options.pool
-        self.model = as_model(model, options.device, options.dtype, options.runtime).known(context)
+        self.model = as_model(model, options).known(context)
         self.context = context
         self._prepared = self.model.prepare(context)
 
@@ -103,7 +103,7 @@ class ContextualEmbedder:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         check_list(texts, call="from_corpus")
-        loaded = as_model(model, options.device, options.dtype, options.runtime)
+        loaded = as_model(model, options)
         identity = contextual_identity(loaded, windows=windows or None)
         context = sampled(
             loaded, identity, texts, context_size, seed=seed, strategy=strategy, strata=strata, source=source
@@ -420,21 +420,28 @@ def contextual(embedder: Embedder) -> ContextualEmbedder | None:
     return embedder if isinstance(embedder, ContextualEmbedder) else None
 
 
-def as_model(model: AnyModel, device: str | None = None, dtype: str | None = None, runtime: str | None = None) -> Model:
-    """Load a model given by name; return one that is there.
+def as_model(model: AnyModel, options: EmbedderOptions = EmbedderOptions()) -> Model:  # noqa: B008 (frozen)
+    """Load a model given by name, with the options of loading; return one that is there.
 
-    Raises like `from_pretrained`, and TypeError for a loaded model with one of the others, or for another object.
+    Raises like `from_pretrained`, and TypeError for a loaded model with such an option, or for another object.
     """
     if isinstance(model, str | Path):
-        return named_model(model, device=device, dtype=dtype, runtime=runtime)
+        return named_model(
+            model,
+            device=options.device,
+            dtype=options.dtype,
+            runtime=options.runtime,
+            attn_implementation=options.attn_implementation,
+        )
     found = model.model if isinstance(model, ContextualEmbedder) else model
     if not isinstance(cast(object, found), Model):
         raise TypeError(
             f"Expected a model's name or folder, a CDEModel or an embedder, found {model!r:.80}. For a function of "
             'your own: FunctionEmbedder(function, name="my-model-1").'
         )
-    if (device, dtype, runtime) != (None, None, None):
+    if options.of_loading != EmbedderOptions().of_loading:
         raise TypeError(
-            "device, dtype and runtime are chosen where a model is loaded: CDEModel.from_pretrained(name, dtype=…)."
+            "device, dtype, runtime and attn_implementation are chosen where a model is loaded: "
+            "CDEModel.from_pretrained(name, dtype=…)."
         )
     return found

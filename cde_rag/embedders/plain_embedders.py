@@ -68,6 +68,7 @@ def PlainEmbedder(  # noqa: N802 (a constructor)
         device=options.device,
         dtype=options.dtype,
         runtime=options.runtime,
+        attn_implementation=options.attn_implementation,
         mini_batch_size=options.mini_batch_size or MINI_BATCH_SIZE,
     )
     return _plain(made, options.pool)

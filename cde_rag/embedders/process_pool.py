@@ -51,13 +51,14 @@ class ProcessPool:
     Processes are started by `spawn`: a script guards its code by `if __name__ == "__main__":`.
 
     Args:
-        workers: Number of processes; by default one for each core that this process may use.
-        device: Device of the workers, such as "cpu" or "cuda"; by default CUDA where there is one.
+        workers: Number of processes; by default one for each of `devices`, or for each core that this process may use.
+        device: Device of all workers, such as "cpu" or "cuda"; by default CUDA where there is one.
+        devices: Devices that workers take in turn, such as `["cuda:0", "cuda:1"]`; instead of `device`.
         timeout_s: Seconds without a finished slice after which a call is ended.
 
     Raises:
-        TypeError: A number of workers that is no int.
-        ValueError: Fewer than one worker, or a timeout that is not above 0.
+        TypeError: A number of workers that is no int, a single str as `devices`, or both `device` and `devices`.
+        ValueError: Fewer than one worker, no device in `devices`, or a timeout that is not above 0.
 
     Example:
         with ProcessPool(4) as pool:
@@ -65,15 +66,28 @@ class ProcessPool:
             papers.recontextualize()
     """
 
-    def __init__(self, workers: int | None = None, *, device: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        device: str | None = None,
+        devices: Sequence[str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
         if workers is not None:
             check_positive(workers, "workers")
         if not timeout_s > 0:
             raise ValueError(f"timeout_s has to be above 0, found {timeout_s!r}")
+        if isinstance(devices, str) or (device is not None and devices is not None):
+            raise TypeError(
+                f"Expected device='cuda' or devices=['cuda:0', 'cuda:1'], found {device!r} and {devices!r}."
+            )
+        if devices is not None and not devices:
+            raise ValueError("Expected at least one device in devices, found none.")
         cores = available_cores()
-        self.workers = cores if workers is None else workers
+        self.workers = workers or (cores if devices is None else len(devices))
         self._threads = max(1, cores // self.workers)
-        self._device = device
+        self._devices: list[str | None] = [device] if devices is None else [*devices]
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._running: list[_Worker] = []
@@ -113,7 +127,8 @@ class ProcessPool:
         waiting, left, ended = deque(range(len(slices))), len(slices), 0
         while left:
             while len(self._running) < min(self.workers, left):
-                self._running.append(_Worker(self._threads, self._device))
+                used = [worker.device for worker in self._running]
+                self._running.append(_Worker(self._threads, min(self._devices, key=used.count)))
             for worker in self._running:
                 if waiting and worker.idle:
                     worker.give(spec, waiting[0], slices[waiting[0]])
@@ -164,6 +179,7 @@ class _Worker:
     """One worker process, as the pool sees it.
 
     Attributes:
+        device: Its device; None for CUDA where there is one.
         process: The process.
         connection: To it.
         place: Position of the slice that it embeds.
@@ -171,6 +187,7 @@ class _Worker:
     """
 
     def __init__(self, threads: int, device: str | None) -> None:
+        self.device = device
         context = multiprocessing.get_context("spawn")
         self.connection, there = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(there, threads, device), daemon=True)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -12,6 +12,7 @@ from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.errors import warn_of_old_name
 from cde_rag.models.model import Embedded
+from cde_rag.models.runtimes.attention import AUTO, check_attention
 
 if TYPE_CHECKING:
     from cde_rag.embedders.pool import Pool
@@ -29,24 +30,34 @@ class EmbedderOptions:
             by name: one that is loaded has its own.
         dtype: "float32", "bfloat16" or "float16"; None: as the model's class says.
         runtime: "torch", "openvino" or "onnx"; None: the fastest, see `CDEModel.from_pretrained` and `PlainEmbedder`.
+        attn_implementation: Attention in torch: "sdpa", "flash_attention_2", or "auto": flash attention where the model
+            is a plain one or a published one of ModernBERT, the device is CUDA, the dtype half, and `flash-attn` is
+            installed.
         mini_batch_size: Texts per forward pass; lower it when memory runs out. None: that of a given embedder, or 32.
         pool: Worker processes for the passages of long calls, such as `ProcessPool(4)`. Queries stay in this process,
             and so do passages of plain models. None: that of a given embedder, or none.
 
     Raises:
         TypeError: A batch size that is no int.
-        ValueError: A batch size below 1.
+        ValueError: A batch size below 1, or another attention.
     """
 
     device: str | None = None
     dtype: str | None = None
     runtime: str | None = None
+    attn_implementation: str = AUTO
     mini_batch_size: int | None = None
     pool: "Pool | None" = None
 
     def __post_init__(self) -> None:
+        check_attention(self.attn_implementation)
         if self.mini_batch_size is not None:
             check_positive(self.mini_batch_size, "mini_batch_size")
+
+    @property
+    def of_loading(self) -> tuple[str | None, str | None, str | None, str]:
+        """Options for loading a model: device, dtype, runtime and attention."""
+        return self.device, self.dtype, self.runtime, self.attn_implementation
 
     @property
     def of_loaded(self) -> "EmbedderOptions":
@@ -69,7 +80,7 @@ def old_options(function: Callable[Arguments, Result]) -> Callable[Arguments, Re
     return _call
 
 
-_FIELDS = [field.name for field in fields(EmbedderOptions)]
+_FIELDS = ("device", "dtype", "runtime", "mini_batch_size", "pool")
 
 
 @runtime_checkable

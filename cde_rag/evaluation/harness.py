@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from cde_rag._files import given_path
-from cde_rag.context.context import Context
-from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.corpus_contexts import context_size_for
+from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder, as_model
+from cde_rag.embedders.corpus_contexts import context_size_for, first_context
+from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import CorpusError, SmallContextWarning
 from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, DenseBaseline, MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
@@ -25,7 +25,7 @@ from cde_rag.evaluation.markdown_set import is_markdown, read_markdown
 from cde_rag.evaluation.metrics import METRICS, score
 from cde_rag.evaluation.ranking import Ranking
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
-from cde_rag.models import CDEModel
+from cde_rag.models.model import Model, cut_texts
 
 HYBRID = frozenset({"hybrid", "own_hybrid", "parents_hybrid"})  # these need words
 HEADERS = frozenset({"headers", "headers_hybrid"})  # these need parents
@@ -52,7 +52,7 @@ class EvaluationProgress:
 def evaluate(
     folders: Sequence[str | Path | RetrievalSet],
     *,
-    model: str | Path | CDEModel = "cde-mini",
+    model: AnyModel = "cde-mini",
     context_size: int | None = None,
     seeds: Sequence[int] = (0,),
     systems: Sequence[str] = tuple(SYSTEMS),
@@ -65,14 +65,15 @@ def evaluate(
     device: str | None = None,
     on_progress: Callable[[EvaluationProgress], None] | None = None,
 ) -> Evaluation:
-    """Evaluate a contextual model on retrieval sets, compared with baselines that need no such model.
+    """Evaluate a model on retrieval sets in the context of their corpora, compared with baselines.
 
     Args:
         folders: In the layout of BEIR; or sets of ConTEB, by name ("conteb/covid-qa") or as folders in its layout
             (`read_conteb`); or folders of Markdown, whose headings are the queries (`read_markdown`); or sets that were
             read before (each with its own split and parents). Give development and test sets in two calls: their means
             mean different things.
-        model: As for `ContextualEmbedder`.
+        model: As for `ContextualEmbedder`. The vectors of a plain one are mapped by the corpus; "null" has
+            them as they are.
         context_size: Documents of a context; as many as the model expects, or 512, by default.
         seeds: A context is sampled for each; a query's figures are averaged over them.
         systems: Names in `SYSTEMS`; systems that do not apply to a set (siblings without parents) or to the model (no
@@ -93,6 +94,7 @@ def evaluate(
             systems can run.
         MissingExtraError: A dependency of a baseline is not installed.
         ModelError: The model cannot be loaded.
+        TypeError: A device for a model that an API serves.
         ValueError: Unknown systems, no seed, or `max_queries` below 1.
     """
     if not seeds or max_queries < 1:
@@ -101,7 +103,7 @@ def evaluate(
     for data in sets if strict else ():
         _check_complete(data)
     sets = [one.sample_queries(max_queries) for one in sets]
-    loaded = model if isinstance(model, CDEModel) else CDEModel.from_pretrained(model, device=device)
+    loaded = as_model(model, EmbedderOptions(device=device if isinstance(model, str | Path) else None))
     context_size = context_size_for(loaded, context_size)
     asked = [_applicable(data, systems, loaded, context_size) for data in sets]
     if not any(asked):
@@ -126,8 +128,8 @@ def evaluate(
                 documents=len(set(data.corpus.ids)),
                 passages=len(data.corpus.texts),
                 blank_documents=data.corpus.blank,
-                truncated_passages=_count_truncated(loaded, data.corpus.texts),
-                truncated_queries=_count_truncated(loaded, data.queries),
+                truncated_passages=sum(cut_texts(loaded, data.corpus.texts)),
+                truncated_queries=sum(cut_texts(loaded, data.queries)),
                 context_documents=min(context_size, len(set(data.corpus.texts))),
                 missing_documents=len(_missing(data)),
                 blank_queries=data.blank_queries,
@@ -188,16 +190,16 @@ APPLIES: Final = (
 )
 
 
-def _applicable(data: RetrievalSet, systems: Sequence[str], model: CDEModel, context_size: int) -> list[str]:
+def _applicable(data: RetrievalSet, systems: Sequence[str], model: Model, context_size: int) -> list[str]:
     """Return the systems that apply to the set and the model."""
     if unknown := sorted(set(systems) - set(SYSTEMS)):
         raise ValueError(f"Expected systems among {', '.join(SYSTEMS)}; found {', '.join(unknown)}.")
     absent = set[str]()
     if data.corpus.parents is None:
         absent |= SIBLINGS | FOR_PARENTS | HEADERS
-    if not model.config.max_siblings:
+    if model.identity.is_plain or not model.max_siblings:
         absent |= SIBLINGS
-    if not model.config.null_embedding:
+    if not model.has_null:
         absent.add("null")
     if len(data.corpus.texts) > 2 * context_size or without_relevant(data) is None:
         absent.add("own_without_relevant")
@@ -217,10 +219,10 @@ def _foreign_corpora(sets: Sequence[RetrievalSet], foreign: str | Path | None) -
     return others
 
 
-def _binder(model: CDEModel, context_size: int) -> Binder:
+def _binder(model: Model, context_size: int) -> Binder:
     def bind(corpus: Sequence[str] | None, seed: int) -> ContextualEmbedder:
         if corpus is None:
-            return ContextualEmbedder(model, Context.null(model))
+            return ContextualEmbedder(model, first_context(model))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallContextWarning)  # the result counts the context's documents
             return ContextualEmbedder.from_corpus(corpus, model=model, context_size=context_size, seed=seed)
@@ -252,10 +254,6 @@ def _mean_over_contexts(
     """Average each metric of each query over the contexts."""
     found = [score(one, data.judgments) for one in rankings]
     return {metric: np.mean([one[metric] for one in found], axis=0) for metric in METRICS}
-
-
-def _count_truncated(model: CDEModel, texts: Sequence[str]) -> int:
-    return sum(tokens.truncated for tokens in model.tokenize(texts))
 
 
 def _standard_library() -> Corpus:

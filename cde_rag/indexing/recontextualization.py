@@ -325,8 +325,7 @@ def _target(
     options, present = serving.options, serving.context.identity
     loaded = options.of_loaded
     if model is not None:
-        asked = (options.device, options.dtype, options.runtime) if isinstance(model, str | Path) else ()
-        new = _known(as_model(model, *asked), serving.context)
+        new = _known(as_model(model, options if isinstance(model, str | Path) else EmbedderOptions()), serving.context)
         if isinstance(model, ContextualEmbedder):
             loaded = EmbedderOptions(mini_batch_size=model.mini_batch_size, pool=model.pool or loaded.pool)
         as_now = None if new.identity.is_plain else present.windows

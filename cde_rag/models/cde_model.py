@@ -17,6 +17,7 @@ from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.model import DOCUMENT, QUERY, Embedded, Model
 from cde_rag.models.runtimes import runtime_choice
+from cde_rag.models.runtimes.attention import AUTO, FLASH, check_attention
 from cde_rag.models.runtimes.stage_runner import DTYPES, StageRunner
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
@@ -53,6 +54,7 @@ class CDEModel(Model):
         digest: sha256 hex of config and weights.
         device: Device of the computation, such as "cpu" or "cuda"; by default CUDA if available, else the CPU.
         dtype: "float32", "bfloat16" or "float16" for the second stage's layers; the device's native one by default.
+        attn_implementation: As in `EmbedderOptions`, for the second stage of a network of torch.
 
     Attributes:
         stages: Both stages, in their runtime.
@@ -61,7 +63,8 @@ class CDEModel(Model):
 
     Raises:
         MissingExtraError: A network of torch, and torch is not installed.
-        ModelError: `dtype` is another one.
+        ModelError: `dtype` is another one, or flash attention is asked for and something is missing.
+        ValueError: `attn_implementation` is another one.
     """
 
     in_workers = True
@@ -74,12 +77,15 @@ class CDEModel(Model):
         *,
         device: str | None = None,
         dtype: str | None = None,
+        attn_implementation: str = AUTO,
     ) -> None:
         if dtype not in (None, *DTYPES):
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
         self.given_dtype = dtype
         self.stages: StageRunner = (
-            network if isinstance(network, StageRunner) else _torch_runner(network, device, dtype)
+            network
+            if isinstance(network, StageRunner)
+            else _torch_runner(network, device, dtype, check_attention(attn_implementation))
         )
         self.runtime, self.device, self.dtype = self.stages.runtime, self.stages.device, self.stages.dtype
         self.config = self.stages.config
@@ -100,6 +106,7 @@ class CDEModel(Model):
         device: str | None = None,
         dtype: str | None = None,
         runtime: str | None = None,
+        attn_implementation: str = AUTO,
         revision: str | None = None,
         token: str | None = None,
         attention: str | None = None,
@@ -118,6 +125,7 @@ class CDEModel(Model):
             runtime: "torch", "openvino" or "onnx"; by default the environment's CDE_RAG_RUNTIME, or the fastest that is
                 installed: the first use of a model on a machine measures, for some seconds, or up to a minute for
                 published models. GPUs need torch.
+            attn_implementation: As in `EmbedderOptions`.
             revision: Branch, tag or commit of a hub id. The newest by default; the identity's name pins it.
             token: Token for private and gated models of the hub; by default the one that `hf auth login` left.
             attention: For published models: "two_way", exact (the default), or "two_way_cached", an approximation in
@@ -142,11 +150,18 @@ class CDEModel(Model):
             context_size=context_size,
             prefixes=prefixes,
         )
-        return cls._read(ModelSource.find(asked, token=token), device, dtype, runtime)
+        source = ModelSource.find(asked, token=token)
+        return cls._read(source, device, dtype, runtime, check_attention(attn_implementation))
 
     @classmethod
     def shared(
-        cls, name: str | Path, *, device: str | None = None, dtype: str | None = None, runtime: str | None = None
+        cls,
+        name: str | Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        runtime: str | None = None,
+        attn_implementation: str = AUTO,
     ) -> "CDEModel":
         """Return the model that the embedders of this process share: loaded for the first, freed with the last.
 
@@ -155,15 +170,22 @@ class CDEModel(Model):
         """
         source = ModelSource.find(_parsed(name))
         asked = runtime_choice.asked(runtime), batch_threads()
-        key = (source.name, device, dtype, runtime, asked, tuple(source.written()))
-        return _SHARED.get(key, lambda: cls._read(source, device, dtype, runtime))
+        attention = check_attention(attn_implementation)
+        key = (source.name, device, dtype, runtime, attention, asked, tuple(source.written()))
+        return _SHARED.get(key, lambda: cls._read(source, device, dtype, runtime, attention))
 
     @classmethod
-    def _read(cls, source: ModelSource, device: str | None, dtype: str | None, runtime: str | None) -> "CDEModel":
+    def _read(
+        cls, source: ModelSource, device: str | None, dtype: str | None, runtime: str | None, attention: str
+    ) -> "CDEModel":
         chosen, fitting = source.chosen_runtime(runtime, device, dtype)
         if chosen == "torch":
             network, tokenizer, digest = source.network()
-            model = cls(network, tokenizer, digest, device=device, dtype=fitting)
+            model = cls(network, tokenizer, digest, device=device, dtype=fitting, attn_implementation=attention)
+        elif attention == FLASH:
+            raise ModelError(
+                f"attn_implementation={FLASH!r} is of torch, found the runtime {chosen!r}. Give runtime='torch'."
+            )
         else:
             files = source.files
             model = cls(source.graphs(chosen, fitting or "float32"), files.tokenizer, files.digest)
@@ -289,12 +311,12 @@ def _parsed(name: str | Path) -> ModelName:
     return ModelName(base=text) if model_files.local(text) else ModelName.parse(text)
 
 
-def _torch_runner(network: "AnyNetwork", device: str | None, dtype: str | None) -> StageRunner:
+def _torch_runner(network: "AnyNetwork", device: str | None, dtype: str | None, attention: str) -> StageRunner:
     torch: Any = require("torch", "torch")
     from cde_rag.models.runtimes.torch_runner import TorchRunner
 
     place = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-    return TorchRunner(network, place, native_dtype(place) if dtype is None else dtype)
+    return TorchRunner(network, place, native_dtype(place) if dtype is None else dtype, attention)
 
 
 _SHARED: Final = Shared[CDEModel]()

@@ -72,14 +72,14 @@ class PlainFamily:
     Attributes:
         name: Name of the family.
         owns: Recognises the identity in a Context.
-        load: Loads the model of an identity from a given place, None for its name, on a device, with a dtype, runtime
-            and mini batch size.
+        load: Loads the model of an identity from a given place, None for its name, on a device, with a dtype, runtime,
+            attention and mini batch size.
         has_files: False if a model has to be given.
     """
 
     name: str
     owns: Callable[[ModelIdentity], bool]
-    load: Callable[[ModelIdentity, str | Path | None, str | None, str | None, str | None, int], PlainModel]
+    load: Callable[[ModelIdentity, str | Path | None, str | None, str | None, str | None, str, int], PlainModel]
     has_files: bool = True
 
 
@@ -118,6 +118,7 @@ def _sentence_transformer(
     device: str | None,
     dtype: str | None,
     runtime: str | None,
+    attention: str,
     size: int,
 ) -> PlainModel:
     return SentenceTransformerModel(
@@ -128,6 +129,7 @@ def _sentence_transformer(
         device=device,
         dtype=dtype,
         runtime=runtime,
+        attn_implementation=attention,
         mini_batch_size=size,
     )
 

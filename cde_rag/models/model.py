@@ -63,6 +63,19 @@ def check_read(model: "Model", texts: Sequence[str], remedy: str) -> None:
         )
 
 
+def cut_texts(model: "Model", texts: Sequence[str]) -> list[bool]:
+    """Return True for each text of which a model without windows leaves tokens unread.
+
+    Raises:
+        CorpusError: A text is blank or holds a lone surrogate.
+    """
+
+    def are_cut(some: Sequence[str]) -> bool:
+        return model.count_tokens(some, windows=True) > model.count_tokens(some, windows=False)
+
+    return [are_cut([text]) for text in texts] if texts and are_cut(texts) else [False] * len(texts)
+
+
 class Model(ABC):
     """A model of any family on one device: texts, siblings and a Context in, unit vectors out. Thread-safe.
 

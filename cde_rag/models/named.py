@@ -1,6 +1,7 @@
 """Models by name: bundled ones, folders and hub ids of any family, and models that an API serves."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +11,11 @@ from cde_rag.models.families import two_stage_family
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.model_files import CONFIG
 from cde_rag.models.files.names import ModelName
-from cde_rag.models.files.weights import read_json
+from cde_rag.models.files.weights import MODULES, read_json
 from cde_rag.models.model import Model
 from cde_rag.models.plain.api_model import api_client, api_model
-from cde_rag.models.plain.checkpoint import MODULES
 from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL, SentenceTransformerModel
+from cde_rag.models.runtimes.attention import AUTO
 
 OPENAI: Final = "openai:"  # begins the names of models of OpenAI's own API
 ADDRESSES: Final = ("http://", "https://")  # of other APIs of its form; the model's name follows a "#"
@@ -22,7 +23,12 @@ _LOCAL_KEY: Final = "none"  # of servers that ask for any
 
 
 def named_model(
-    name: str | Path, *, device: str | None = None, dtype: str | None = None, runtime: str | None = None
+    name: str | Path,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    runtime: str | None = None,
+    attn_implementation: str = AUTO,
 ) -> Model:
     """Load a model by its name, of whatever family it is; contextual ones are shared by the embedders of the process.
 
@@ -33,6 +39,7 @@ def named_model(
         device: Device of the computation; by default CUDA if available, else the CPU.
         dtype: Dtype of the model's layers; by default the fastest in the same vector space.
         runtime: "torch", "openvino" or "onnx"; by default the fastest that is installed.
+        attn_implementation: As in `EmbedderOptions`.
 
     Raises:
         MissingExtraError: The runtime, or the extra `hub` or `openai`, is not installed.
@@ -41,12 +48,15 @@ def named_model(
     """
     text = str(name)
     if is_served(text):
-        if (device, dtype, runtime) != (None, None, None):
-            raise TypeError(f"{text} runs elsewhere: leave device, dtype and runtime out.")
+        if (device, dtype, runtime, attn_implementation) != (None, None, None, AUTO):
+            raise TypeError(f"{text} runs elsewhere: leave device, dtype, runtime and attn_implementation out.")
         return _served(text)
-    if QUERY_MODEL in text or _is_plain(text):
-        return SentenceTransformerModel(text, device=device, dtype=dtype, runtime=runtime)
-    return CDEModel.shared(name, device=device, dtype=dtype, runtime=runtime)
+    exact, is_plain = (text, True) if QUERY_MODEL in text else _recognised(text)
+    if is_plain:
+        return SentenceTransformerModel(
+            exact, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation
+        )
+    return CDEModel.shared(exact, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation)
 
 
 def is_served(name: object) -> bool:
@@ -68,14 +78,17 @@ def _served(name: str) -> Model:
     return api_model(api_client(address, key), model)
 
 
-def _is_plain(name: str) -> bool:
-    """Return True for a folder or a hub id of sentence-transformers that is no contextual model."""
+def _recognised(name: str) -> tuple[str, bool]:
+    """Return a model's name, a hub id with the commit whose config was read, and True if it is no contextual model."""
     folder = model_files.local(name)
     if folder is None and (Path(name).expanduser() / MODULES).is_file():
-        return True  # without a config of its own, as static tables may be
+        return name, True  # without a config of its own, as static tables may be
     if folder is None:
         parsed = ModelName.parse(name)
         if not parsed.is_hub_id or parsed.has_options:
-            return False
+            return name, False
         folder = hub.fetch_config(parsed.base, revision=parsed.revision)
-    return two_stage_family(read_json(folder / CONFIG)) is None
+        if folder is None:
+            return name, True
+        name = str(replace(parsed, revision=folder.name))  # so that its other files are of the same commit
+    return name, two_stage_family(read_json(folder / CONFIG)) is None

@@ -47,6 +47,30 @@ def test_pool_embeds_as_one_process_does(embedder: ContextualEmbedder, pool: Pro
     assert len(pool.pids()) == 2
 
 
+def test_workers_take_devices_in_turn(embedder: ContextualEmbedder, expected: np.ndarray):
+    """Two names of the CPU stand for two GPUs; a worker that is killed is replaced on its own device."""
+    with ProcessPool(devices=["cpu:0", "cpu"]) as pool:
+        found = embedder.with_pool(pool).embed_documents(TEXTS, parents=PARENTS)
+        assert sorted(str(worker.device) for worker in pool._running) == ["cpu", "cpu:0"]
+        lost = pool._running[0]
+        os.kill(lost.process.pid or 0, signal.SIGKILL)
+        again = embedder.with_pool(pool).embed_documents(TEXTS, parents=PARENTS)
+        assert lost not in pool._running
+        assert sorted(str(worker.device) for worker in pool._running) == ["cpu", "cpu:0"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(again, expected, atol=1e-5)
+
+
+def test_devices_that_are_none():
+    for given in ({"devices": "cuda"}, {"devices": ["cpu"], "device": "cpu"}):
+        with pytest.raises(TypeError, match="Expected device='cuda' or devices="):
+            ProcessPool(**given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one device"):
+        ProcessPool(devices=[])
+    assert ProcessPool(devices=["cuda:0", "cuda:1", "cuda:2"]).workers == 3
+    assert ProcessPool(2, devices=["cuda:0"]).workers == 2
+
+
 def test_a_pool_that_is_closed_leaves_no_semaphores(embedder: ContextualEmbedder):
     """A worker that was killed would leave tqdm's lock, of which Python warns on the command's stderr."""
     with ProcessPool(1, device="cpu") as pool:

@@ -97,7 +97,8 @@ def kill(kind: str, client: int, server: OwnPostgres) -> None:
             if kind == "sessions":
                 connection.execute(f"SELECT pg_terminate_backend(pid) {others}".encode())
             elif found := connection.execute(f"SELECT pid {others} LIMIT 1".encode()).fetchone():
-                os.kill(found[0], signal.SIGKILL)  # upon which the server ends all sessions and recovers
+                with contextlib.suppress(ProcessLookupError):  # of a session that ended meanwhile
+                    os.kill(found[0], signal.SIGKILL)  # upon which the server ends all sessions and recovers
 
 
 def store_after(address: str, name: str) -> PgVectorStore:

@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from beir_folders import write_set
+from plain_model import write_static, write_transformer
 from tiny import WORDS
 
 import cde_rag
-from cde_rag import Collection, ContextualEmbedder
+from cde_rag import Collection, ContextualEmbedder, PlainEmbedder
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
 from cde_rag.evaluation.baselines import FOR_PARENTS
 from cde_rag.evaluation.encoding import headed
 from cde_rag.evaluation.intervals import PairedQueries, compare
-from cde_rag.evaluation.metrics import METRICS, ndcg
+from cde_rag.evaluation.metrics import METRICS, ndcg, score
 from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.models import CDEModel
@@ -359,3 +360,26 @@ def test_long_documents_are_ranked_by_their_best_passage(tmp_path: Path, tiny_mo
     assert {"parents", *FOR_PARENTS} < set(split.scores)  # a document is a parent
     assert all(0 < split.mean(system) <= 1 for system in split.scores)
     assert split.mean("minilm") == 1  # the passage with the word is the nearest
+
+
+def test_a_plain_model_by_name_is_mapped_by_the_corpus(folders: list[Path], tmp_path: Path) -> None:
+    """Its figures are those of the embedder in the corpus' context, and its own vectors' are those of "null"."""
+    plain = write_static(tmp_path / "table")
+    found = evaluate(folders[1:2], model=plain, systems=("own", "null", "parents", "headers"))
+    assert found.model == str(plain.resolve())
+    assert set(found.systems) == {"own", "null", "headers"}  # siblings have no weight
+    data, (result,) = read_beir(folders[1]), found.sets
+    for system, embedder in (
+        ("own", ContextualEmbedder.from_corpus(data.corpus.texts, model=plain)),
+        ("null", PlainEmbedder(plain)),
+    ):
+        documents, queries = embedder.embed_documents(data.corpus.texts), embedder.embed_queries(data.queries)
+        rankings = rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
+        np.testing.assert_allclose(result.scores[system]["ndcg@10"], score(rankings, data.judgments)["ndcg@10"])
+    assert (result.truncated_passages, result.truncated_queries) == (0, 0)  # it reads texts of any length
+
+
+def test_texts_that_a_plain_model_cuts_are_counted(folders: list[Path], tmp_path: Path) -> None:
+    plain = write_transformer(tmp_path / "model")  # it reads 12 tokens, of which 4 are the prefix and two special ones
+    (result,) = evaluate(folders[:1], model=plain, systems=("null",)).sets
+    assert (result.truncated_passages, result.truncated_queries) == (20, 0)

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from fake_hub import FakeHub
 from golden import V1, V2, tokenizer_json, write_folder
-from plain_model import write_static
-from plain_replicas import write_encoder, write_router
+from plain_model import write_static, write_transformer
+from plain_replicas import write_encoder, write_router, write_table
 
 from cde_rag import CDEModel, ContextualEmbedder, EmbedderOptions, PlainEmbedder
 from cde_rag.errors import MissingExtraError, ModelError
 from cde_rag.models.files import weights
+from cde_rag.models.named import named_model
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
 REPOSITORY = "somebody/tiny"
@@ -224,13 +225,33 @@ def test_a_plain_model(hub):
     )
 
 
+@pytest.mark.parametrize("kind", ["published", "encoder", "table"])
+def test_a_name_of_any_family_asks_for_each_file_once(hub, kind):
+    """Also of a table, which has no config beside its modules."""
+    name = REPOSITORY if kind == "published" else f"somebody/{kind}"
+    if kind == "encoder":
+        write_transformer(hub.root / name)
+    elif kind == "table":
+        write_table(hub.root / name)
+        (hub.root / name / "config.json").unlink(missing_ok=True)
+    model = named_model(name, device="cpu", dtype="float32", runtime="torch")
+    assert model.identity.name == f"{name}@{hub.commit(name)}"
+    fetched = [path for path in hub.asked if path.startswith("GET") and "/resolve/" in path]
+    assert len(fetched) == len(set(fetched))
+    hub.close()
+    assert named_model(name, device="cpu", dtype="float32", runtime="torch").identity == model.identity
+
+
 WITHOUT_TORCH = """
 import sys
 for name in ("torch", "transformers", "sentence_transformers"):
     sys.modules[name] = None
-from cde_rag import EmbedderOptions, PlainEmbedder
+from cde_rag import ContextualEmbedder, EmbedderOptions
+from cde_rag.embedders.corpus_contexts import first_context
+from cde_rag.models.named import named_model
 for name in sys.argv[1:]:
-    plain = PlainEmbedder(name, options=EmbedderOptions(runtime="onnx"))
+    model = named_model(name, runtime="onnx")
+    plain = ContextualEmbedder(model, first_context(model))
     print(plain.context.identity.name, plain.fingerprint, *plain.embed_queries(["the river bank"])[0].tolist())
 """
 
@@ -239,10 +260,11 @@ def test_plain_models_of_a_mirror_without_torch(hub, tmp_path):
     """A process whose hub is a mirror, and which has neither torch nor transformers nor sentence-transformers."""
     write_encoder(hub.root / "somebody/dense", "modernbert", "dense")
     write_router(hub.root / "somebody/asymmetric", table=True)
+    write_transformer(hub.root / "somebody/bert")
     (hub.root / "somebody/dense/modeling.py").write_text("raise SystemExit('remote code')")
     places = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     places["HF_HUB_OFFLINE"] = "0"  # also where this process must not ask a hub
-    names = ["somebody/dense", "somebody/asymmetric"]
+    names = ["somebody/dense", "somebody/asymmetric", "somebody/bert"]
     command = [sys.executable, "-c", WITHOUT_TORCH, *names]
     result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **places}, timeout=500)
     assert result.returncode == 0, result.stderr

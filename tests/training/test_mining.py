@@ -84,4 +84,4 @@ def test_the_command(run: Run, tmp_path: Path):
     assert max(len(pair.hard_negatives) for pair in pairs) == 2
     expected = mine(list(PairReader(source)), bm25_scores, MiningConfig(first=1, last=8, count=2, margin=0.0)).pairs
     assert pairs == expected
-    assert "there are bm25" in run("mine", source, "--output", mined, "--by", "x", code=2).output
+    assert "there are minilm and tfidf" in run("mine", source, "--output", mined, "--by", "x", code=1).stderr

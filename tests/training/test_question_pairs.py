@@ -237,7 +237,7 @@ def test_the_command(tmp_path: Path, run: Run) -> None:
     assert "no corpus 'cats'" in one_sentence(
         run("questions", tmp_path / "in", tmp_path / "out", "--corpus", "cats", code=1)
     )
-    run("questions", tmp_path / "in", tmp_path / "out", "--surrogate", "word2vec", code=2)
+    run("questions", tmp_path / "in", tmp_path / "out", "--surrogate", "word2vec", code=1)
     run("questions", tmp_path / "in", tmp_path / "out", "--pages", tmp_path, code=2)
     run("questions", tmp_path / "in", tmp_path / "out", "--surrogate", "none", "--against", tmp_path / "in", code=2)
 

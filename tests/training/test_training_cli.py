@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plain_model import write_static
 from prepared_stub import prepared_stub, stub_pairs
 from tiny import tiny_network, tiny_tokenizer
 from training_run import Run, one_sentence
 from typer.testing import CliRunner
 
+from cde_rag import PlainEmbedder
 from cde_rag.models import CDEModel
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag_training.cli import app
@@ -261,6 +263,27 @@ def test_a_model_may_read_longer_texts_than_the_surrogate(run: Run, pairs: Path,
     assert np.abs(prepared.document_vectors - whole).max() > 0.1
     tfidf = (*options, "--surrogate", "tfidf", "--surrogate-length", 8)
     assert "uncut texts" in run("prepare", pairs, "--output", tmp_path / "two", *tfidf, code=2).output
+
+
+def test_any_plain_model_is_a_surrogate(run: Run, pairs: Path, model: Path, tmp_path: Path):
+    table = write_static(tmp_path / "table")
+    options = ("--start", model, "--max-length", 32, "--surrogate")
+    run("prepare", pairs, "--output", tmp_path / "one", *options, table, "--keep-duplicates")
+    texts = [json.loads(line)["document"] for line in pairs.read_text().splitlines()]
+    expected = PlainEmbedder(table).embed_documents(texts)
+    np.testing.assert_allclose(Prepared.load(tmp_path / "one").document_vectors, expected, atol=2e-2)
+    (cache,) = (tmp_path / "one/cache/surrogate").iterdir()
+    assert cache.name.startswith("plain-")
+    length = ("--surrogate-length", 8)
+    assert (
+        "its own limit" in run("prepare", pairs, "--output", tmp_path / "two", *options, table, *length, code=2).output
+    )
+    assert (
+        "Expected a plain model" in run("prepare", pairs, "--output", tmp_path / "two", *options, model, code=1).stderr
+    )
+    run("mine", pairs, "--output", tmp_path / "mined.jsonl", "--by", table, "--first", 1)
+    mined = [json.loads(line) for line in (tmp_path / "mined.jsonl").read_text().splitlines()]
+    assert any(row["hard_negatives"] for row in mined if "hard_negatives" in row)
 
 
 def test_near_duplicates_are_taken_out_and_told(run: Run, pairs: Path, model: Path, tmp_path: Path):

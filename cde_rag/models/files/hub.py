@@ -7,7 +7,7 @@ from typing import Any
 
 from cde_rag._files import file_sha256
 from cde_rag.errors import ModelError, require
-from cde_rag.models.files.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS, check_size, no_weights, read_index
+from cde_rag.models.files.weights import CONFIG, INDEX, MODULES, TOKENIZER, WEIGHTS, check_size, no_weights, read_index
 
 EXTRA = "hub"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -49,12 +49,20 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
     return paths[0].parent
 
 
-def fetch_config(repository: str, *, revision: str | None) -> Path:
-    """Download a model's config, or take it from the cache; returns its folder. Errors are those of `fetch`."""
+def fetch_config(repository: str, *, revision: str | None) -> Path | None:
+    """Download a model's config, or take it from the cache. Errors are those of `fetch`.
+
+    Returns:
+        The cache's folder of one commit, named by that commit; None for a repository without a config.
+    """
     errors = require("huggingface_hub.errors", EXTRA)
     try:
         return _download(repository, CONFIG, revision, None).parent
+    except errors.RemoteEntryNotFoundError:
+        return None
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:
+        if not _is_rejected(error) and _cached(repository, revision, MODULES) is not None:
+            return None
         raise _not_fetched(repository, revision, error) from error
 
 

@@ -10,6 +10,7 @@ from cde_rag._files import read_file
 from cde_rag.errors import ModelError
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+MODULES = "modules.json"  # of sentence-transformers, whose models may have no config of their own
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_BYTES = {WEIGHTS: 4 * 1024**3, INDEX: 2**24, TOKENIZER: 2**26, CONFIG: 2**20}  # shards: as WEIGHTS, together
 MAX_SHARDS = 64

@@ -193,6 +193,10 @@ class TwoStage(nn.Module):
         identity = torch.zeros(config.dim, config.dim).fill_diagonal_(1)  # torch.eye on "meta" imports torch's compiler
         self.register_buffer("rotation", identity if config.rotated else None)
 
+    @property
+    def native_encoder(self) -> None:
+        """None: its layers are ours, which add the keys of context and siblings, by SDPA."""
+
     def set_dtype(self, dtype: torch.dtype) -> None:
         """Set the dtype of the second stage's layers; all else stays float32."""
         self.second_stage.layers.to(dtype)

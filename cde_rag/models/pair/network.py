@@ -58,6 +58,10 @@ class PairNetwork(nn.Module):
         self.second = PlainEncoder(config.second)
         self.register_buffer("rotation", torch.zeros(config.dim, config.dim).fill_diagonal_(1))
 
+    @property
+    def native_encoder(self) -> None:
+        """None: its layers are ours, which add the keys of context and siblings, by SDPA."""
+
     def set_dtype(self, dtype: torch.dtype) -> None:
         """Set the dtype of both encoders' layers; the first stage and all else stay float32."""
         self.first.set_dtype(dtype)

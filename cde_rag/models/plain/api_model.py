@@ -35,7 +35,7 @@ def api_model(
     prefixes: Mapping[str, str] | None = None,
     mini_batch_size: int = MINI_BATCH_SIZE,
 ) -> FunctionModel:
-    """Make the model that a client asks for vectors; other arguments and errors as in `openai_embedder`."""
+    """Make the model of a client; other arguments and errors as in `openai_embedder`."""
     check_positive(mini_batch_size, "mini_batch_size")
     openai: Any = require("openai", "openai")
     asked: dict[str, Any] = {"model": model, "encoding_format": "float"}

@@ -12,12 +12,11 @@ from cde_rag._files import file_sha256, read_file, user_path, written
 from cde_rag.context.file_format import canonical_json
 from cde_rag.errors import ModelError, require
 from cde_rag.models.files.names import ModelName
-from cde_rag.models.files.weights import PICKLES
+from cde_rag.models.files.weights import MODULES, PICKLES
 
 UNLIMITED = 0  # its max_length where texts are never cut
 EXTRA = "interop"  # brings sentence-transformers
 HUB = "hub"
-MODULES = "modules.json"
 ROUTER = "router_config.json"  # names the parts of a router, below its own folder
 DOWNLOADED = ("*.json", "*.model", "*.safetensors", "*.txt")
 # What determines vectors, and is in every copy that works: a cache may lack the other files of a repository.

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from cde_rag.models.files.stored_tensors import float_state
-from cde_rag.models.files.weights import WEIGHTS
-from cde_rag.models.plain.checkpoint import MODULES, ROUTER, ModelFiles
+from cde_rag.models.files.weights import MODULES, WEIGHTS
+from cde_rag.models.plain.checkpoint import ROUTER, ModelFiles
 from cde_rag.models.plain.settings import OtherArchitectureError, check_settings, json_object, stored_shapes
 
 ROLES: Final = ("document", "query")

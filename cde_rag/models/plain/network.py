@@ -17,6 +17,7 @@ from cde_rag.models.plain.checkpoint import EXTRA, UNLIMITED, ModelFiles, check_
 from cde_rag.models.plain.modules import route
 from cde_rag.models.plain.settings import OtherArchitectureError
 from cde_rag.models.plain.text_model import ReadText
+from cde_rag.models.runtimes.attention import AUTO, use_attention
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 from cde_rag.models.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 
@@ -43,20 +44,30 @@ class TorchTextModel:
         max_length: Maximum tokens of a text; by default the model's own.
         device: Such as "cpu"; by default CUDA if available.
         dtype: "float32", "bfloat16" or "float16"; as sentence-transformers loads it by default.
+        attention: Attention of its encoder, as in `use_attention`.
 
     Attributes:
         model: The SentenceTransformer.
         dim: Length of a vector.
         prompts: The model's own prompts, by name.
+        attention: "sdpa" or "flash_attention_2".
         max_length: Maximum tokens of a text; `UNLIMITED` if texts are never cut.
 
     Raises:
         MissingExtraError: The extra `interop` is not installed.
-        ModelError: sentence-transformers cannot load it, a file was written meanwhile, or it reads fewer tokens.
+        ModelError: sentence-transformers cannot load it, a file was written meanwhile, it reads fewer tokens, or flash
+            attention is asked for and something is missing.
     """
 
     def __init__(
-        self, files: ModelFiles, role: str, *, max_length: int | None, device: str | None, dtype: str | None
+        self,
+        files: ModelFiles,
+        role: str,
+        *,
+        max_length: int | None,
+        device: str | None,
+        dtype: str | None,
+        attention: str = AUTO,
     ) -> None:
         sentence_transformers: Any = require("sentence_transformers", EXTRA)
         try:
@@ -91,6 +102,8 @@ class TorchTextModel:
         self.model = model if dtype is None else model.to(getattr(require("torch", "torch"), dtype))
         self.runtime, self.device = "torch", str(model.device)
         self.dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")
+        encoder = getattr(model[0], "model", None)  # of sentence-transformers' own module Transformer
+        self.attention = use_attention(encoder, attention, device=self.device, dtype=self.dtype)
         length, tokenizer = model.max_seq_length, model.tokenizer
         self.max_length = int(length) if length and np.isfinite(length) else UNLIMITED
         static = isinstance(tokenizer, Tokenizer)

@@ -14,13 +14,15 @@ import numpy as np
 from cde_rag.context.context import Context
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
+from cde_rag.models.files.weights import MODULES
 from cde_rag.models.model import QUERY, Embedded
-from cde_rag.models.plain.checkpoint import MODULES, ModelFiles, digest_of
+from cde_rag.models.plain.checkpoint import ModelFiles, digest_of
 from cde_rag.models.plain.plain_model import PlainModel
 from cde_rag.models.plain.prompts import prefixes_of
 from cde_rag.models.plain.text_model import ReadText, TextModel
 from cde_rag.models.plain.tower import Tower, load_towers
 from cde_rag.models.runtimes import runtime_choice
+from cde_rag.models.runtimes.attention import AUTO, check_attention
 from cde_rag.models.runtimes.stage_runner import DTYPES
 from cde_rag.models.windows import cut_into_windows, pool_windows
 
@@ -41,6 +43,7 @@ class SentenceTransformerModel(PlainModel):
         device: str | None = None,
         dtype: str | None = None,
         runtime: str | None = None,
+        attn_implementation: str = AUTO,
         mini_batch_size: int = 32,
     ) -> None:
         if prefixes is not None and set(prefixes) != {"query", "document"}:
@@ -50,7 +53,14 @@ class SentenceTransformerModel(PlainModel):
         runtime_choice.asked(runtime)
         files = _files(str(model), None if query_model is None else str(query_model))
         towers = {role: Tower.read(each, role) for role, each in files.items()}
-        self._models = load_towers(towers, max_length=max_length, device=device, dtype=dtype, runtime=runtime)
+        self._models = load_towers(
+            towers,
+            max_length=max_length,
+            device=device,
+            dtype=dtype,
+            runtime=runtime,
+            attention=check_attention(attn_implementation),
+        )
         identity = _identity(files, self._models, prefixes)
         self._model = self._models["document"]
         if windows and not (identity.max_length and self._model.has_offsets):

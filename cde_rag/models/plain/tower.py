@@ -20,6 +20,7 @@ from cde_rag.models.plain.settings import OtherArchitectureError, other_forms
 from cde_rag.models.plain.static_table import StaticTable, TableTextModel
 from cde_rag.models.plain.text_model import ReadText, TextModel
 from cde_rag.models.runtimes import runtime_choice
+from cde_rag.models.runtimes.attention import AUTO, FLASH
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
 
@@ -68,25 +69,30 @@ class Tower:
         """Key by which two towers differ: the state of their files, and the role if each has its own."""
         return self.files.name, tuple(self.files.digests.items()), tuple(self.files.written), self.role
 
-    def load(self, choice: Choice, *, max_length: int | None, device: str | None) -> TextModel:
+    def load(self, choice: Choice, *, max_length: int | None, device: str | None, attention: str = AUTO) -> TextModel:
         """Load the model in a runtime; within a process the embedders of a model share it.
 
         Args:
             choice: Runtime and dtype.
             max_length: Maximum tokens of a text; by default the model's own.
             device: Such as "cpu", for torch.
+            attention: As in `use_attention`, for torch.
 
         Raises:
             MissingExtraError: The runtime is not installed.
             ModelError: The runtime cannot load it, a file was written meanwhile, or it reads fewer tokens.
         """
-        key = (*self.source, max_length, device, choice, batch_threads())
-        return _LOADED.get(key, partial(self._load, choice, max_length, device))
+        key = (*self.source, max_length, device, choice, attention, batch_threads())
+        return _LOADED.get(key, partial(self._load, choice, max_length, device, attention))
 
-    def _load(self, choice: Choice, max_length: int | None, device: str | None) -> TextModel:
+    def _load(self, choice: Choice, max_length: int | None, device: str | None, attention: str) -> TextModel:
         runtime, dtype = choice
         if runtime == "torch":
-            return self._in_torch(dtype, max_length, device)
+            return self._in_torch(dtype, max_length, device, attention)
+        if attention == FLASH:
+            raise ModelError(
+                f"attn_implementation={FLASH!r} is of torch, found the runtime {runtime!r}. Give runtime='torch'."
+            )
         if isinstance(self.part, StaticTable):
             return TableTextModel(self.part, max_length=max_length)
         if self.part is None:
@@ -98,9 +104,13 @@ class Tower:
         stage = f"plain_{self.role}" if self.files.is_routed else "plain"
         return GraphTextModel(part, self.files.weights_sha256, stage, runtime, dtype, max_length=max_length)
 
-    def _in_torch(self, dtype: str | None, max_length: int | None, device: str | None) -> TorchTextModel:
+    def _in_torch(
+        self, dtype: str | None, max_length: int | None, device: str | None, attention: str
+    ) -> TorchTextModel:
         try:
-            return TorchTextModel(self.files, self.role, max_length=max_length, device=device, dtype=dtype)
+            return TorchTextModel(
+                self.files, self.role, max_length=max_length, device=device, dtype=dtype, attention=attention
+            )
         except MissingExtraError as error:
             if not self.found:
                 raise
@@ -108,7 +118,13 @@ class Tower:
 
 
 def load_towers(
-    towers: Mapping[str, Tower], *, max_length: int | None, device: str | None, dtype: str | None, runtime: str | None
+    towers: Mapping[str, Tower],
+    *,
+    max_length: int | None,
+    device: str | None,
+    dtype: str | None,
+    runtime: str | None,
+    attention: str = AUTO,
 ) -> dict[str, TextModel]:
     """Load the towers of a model, each in the runtime that is named or fits best.
 
@@ -121,6 +137,7 @@ def load_towers(
         device: Such as "cpu" or "cuda"; by default CUDA if there is one.
         dtype: Dtype of the layers.
         runtime: "torch", "openvino", "onnx" or "numpy"; by default the environment's, or as above.
+        attention: As in `use_attention`, for torch.
 
     Raises:
         MissingExtraError: The runtime is not installed.
@@ -145,7 +162,12 @@ def load_towers(
     choices = {role: _choice(tower, asked, of_encoders, device=device, dtype=dtype) for role, tower in towers.items()}
     same = towers["query"].source == towers["document"].source
     return {
-        role: tower.load(choices[role], max_length=max_length if same or role == "document" else None, device=device)
+        role: tower.load(
+            choices[role],
+            max_length=max_length if same or role == "document" else None,
+            device=device,
+            attention=attention,
+        )
         for role, tower in towers.items()
     }
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cde_rag.models.batching import padded
 from cde_rag.models.model import QUERY
+from cde_rag.models.runtimes.attention import AUTO, use_attention
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 
 if TYPE_CHECKING:
@@ -25,18 +26,21 @@ class TorchRunner:
         network: Both stages, float32.
         device: Device of the computation, such as "cpu" or "cuda".
         dtype: "float32", "bfloat16" or "float16", for the second stage's layers.
+        attention: Attention of the second stage, as in `use_attention`.
 
     Attributes:
+        attention: "sdpa" or "flash_attention_2".
         threads: CPU threads of a batch, at least 1; a single query takes one.
     """
 
-    def __init__(self, network: "AnyNetwork", device: str, dtype: str) -> None:
+    def __init__(self, network: "AnyNetwork", device: str, dtype: str, attention: str = AUTO) -> None:
         self.runtime = "torch"
         self.device, self.dtype = device, dtype
         self.threads = batch_threads()
         self.config = network.config
         self.network = network.to(device)
         self.network.set_dtype(DTYPES[dtype])
+        self.attention = use_attention(self.network.native_encoder, attention, device=device, dtype=dtype)
 
     def read(self, rows: Sequence[Sequence[int]]) -> Float32[np.ndarray, "batch dim"]:
         """Embed token ids with the first stage."""

@@ -27,7 +27,11 @@ class Backbone(nn.Module):
     Attributes:
         native: transformers' module, whose parameters are the backbone's.
         layers: Its layers one by one.
+        takes_flash: True if flash attention in `native` gives the same states. Not where positions begin anew within
+            a sequence: transformers takes that for several sequences in one row, which do not see each other.
     """
+
+    takes_flash = False
 
     def __init__(self, native: nn.Module, layers: Layers) -> None:
         super().__init__()
@@ -112,6 +116,7 @@ class ModernBert(Backbone):
         )
         native = transformers.ModernBertModel(sizes)
         super().__init__(native, ModernLayers(native, config.heads, config.window, config.unplaced))
+        self.takes_flash = not config.unplaced
 
     def read_after(
         self,

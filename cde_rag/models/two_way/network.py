@@ -152,6 +152,12 @@ class TwoWay(nn.Module):
         self.first_stage = TwoWayFirstStage(config)
         self.second_stage = TwoWaySecondStage(config, prefix_end)
 
+    @property
+    def native_encoder(self) -> nn.Module | None:
+        """Encoder of the second stage if its attention may be another: one that transformers computes completely."""
+        backbone = self.second_stage.backbone
+        return backbone.native if backbone.takes_flash else None
+
     def set_dtype(self, dtype: torch.dtype) -> None:
         """Set the dtype of the second stage's backbone; all else stays float32."""
         self.second_stage.backbone.to(dtype)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from langchain_core.embeddings import Embeddings
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, FunctionEmbedder
+from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
 from cde_rag.context.cache import cache_or_warn, cached_context, cached_path
 from cde_rag.embedders.active import loaded
+from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextFormatError, ContextMissingError, ModelError
+from cde_rag.models.named import is_served
 from cde_rag.models.plain.function_model import FUNCTION
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def function_of(embeddings: Embeddings) -> ContextualEmbedder:
     )
 
 
-def from_file(path: str | Path, model: str | Path | CDEModel | Embeddings | None) -> Embedder:
+def from_file(path: str | Path, model: "AnyModel | Embeddings | None") -> Embedder:
     """Load a context from a file, and its model; errors name the methods of CDEEmbeddings as remedy."""
     with _own_remedies():
         context = Context.load(path)
@@ -43,7 +45,7 @@ def from_file(path: str | Path, model: str | Path | CDEModel | Embeddings | None
 
 
 def from_qdrant(
-    client: "QdrantClient", collection: str, fingerprint: str | None, model: str | Path | CDEModel | Embeddings | None
+    client: "QdrantClient", collection: str, fingerprint: str | None, model: "AnyModel | Embeddings | None"
 ) -> Embedder:
     """Load a context stored with a Qdrant collection, and its model; errors name the methods of CDEEmbeddings."""
     from cde_rag.stores.qdrant import read_context
@@ -94,12 +96,14 @@ def _own_remedies() -> Iterator[None]:
         raise
 
 
-def _bound(context: Context, model: str | Path | CDEModel | Embeddings | None) -> Embedder:
+def _bound(context: Context, model: "AnyModel | Embeddings | None") -> Embedder:
     """Bind the context to the given model, or to the one that it names."""
     name = context.identity.name
-    if context.identity.pooling == FUNCTION and not isinstance(model, Embeddings):
+    unnamed = model is None or (isinstance(model, str | Path) and not is_served(model))
+    if context.identity.pooling == FUNCTION and unnamed:
         raise ModelError(
-            f"The context was made by the Embeddings {name!r}, found model={model!r:.80}. Give them as model=…."
+            f"The context was made by the Embeddings {name!r}, found model={model!r:.80}. Give them as model=…, or a "
+            "model that an API serves by its name, such as openai:text-embedding-3-small."
         )
     try:
         return loaded(context, model=function_of(model) if isinstance(model, Embeddings) else model)

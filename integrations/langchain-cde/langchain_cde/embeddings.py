@@ -10,8 +10,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
-from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag import ContextualEmbedder
 from cde_rag._validation import check_list, named_keywords_with
+from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMissingError
 from langchain_cde import contexts
@@ -51,7 +52,7 @@ class CDEEmbeddings(Embeddings):
         cls,
         documents: Iterable[Document],
         *,
-        model: str | Path | CDEModel | Embeddings = "cde-mini",
+        model: "AnyModel | Embeddings" = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
         windows: bool = False,
@@ -60,8 +61,11 @@ class CDEEmbeddings(Embeddings):
 
         Args:
             documents: Such as `splitter.split_documents(loader.load())`; read once, their texts only.
-            model: A CDEModel chooses device and dtype. Your own Embeddings, such as OpenAIEmbeddings(), get the map of
-                the corpus, as in `ArithmeticEmbedder`, and no siblings: a CDEVectorStore takes parent_key=None then.
+            model: A bundled name, a folder, a hub id such as "BAAI/bge-small-en-v1.5", or a model that an API serves:
+                "openai:text-embedding-3-small" or "http://localhost:8000/v1#bge-m3", with the key in OPENAI_API_KEY. A
+                CDEModel chooses device and dtype. Plain models and your own Embeddings, such as OpenAIEmbeddings(), get
+                the map of the corpus, as in `ArithmeticEmbedder`, and no siblings: a CDEVectorStore takes
+                parent_key=None then.
             context_size: Documents in the context; as many as the model expects, or 512, by default.
             seed: Random seed of the sample.
             windows: Read texts longer than the model's window in windows, and average their vectors; by default they
@@ -84,7 +88,7 @@ class CDEEmbeddings(Embeddings):
         cls,
         texts: Iterable[str],
         *,
-        model: str | Path | CDEModel | Embeddings = "cde-mini",
+        model: "AnyModel | Embeddings" = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
         windows: bool = False,
@@ -105,12 +109,13 @@ class CDEEmbeddings(Embeddings):
         return cls(embedder)
 
     @classmethod
-    def load(cls, path: str | Path, *, model: str | Path | CDEModel | Embeddings | None = None) -> "CDEEmbeddings":
+    def load(cls, path: str | Path, *, model: "AnyModel | Embeddings | None" = None) -> "CDEEmbeddings":
         """Read the context that `save` wrote; the same texts get the same vectors in every process.
 
         Args:
             path: Path of a `*.context.safetensors`.
-            model: A folder or model in place of the one that the context names; or your own Embeddings.
+            model: A name or model in place of the one that the context names; or your own Embeddings. What an API
+                serves is to be named again: contexts hold no address.
 
         Raises:
             ContextFormatError: The file is damaged, or of a newer format.
@@ -127,7 +132,7 @@ class CDEEmbeddings(Embeddings):
         collection: str,
         *,
         fingerprint: str | None = None,
-        model: str | Path | CDEModel | Embeddings | None = None,
+        model: "AnyModel | Embeddings | None" = None,
     ) -> "CDEEmbeddings":
         """Load the context stored with a Qdrant collection. Raises like `load`.
 

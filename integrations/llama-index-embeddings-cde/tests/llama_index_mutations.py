@@ -102,7 +102,7 @@ MUTATIONS = (
     # Of users' own embeddings
     Mutation(
         "own_model.py",
-        "    if own and model is None:",
+        "    if own and model is None and not is_served(model_name):",
         "    if False:",
         "own.py::test_a_built_index_takes_no_other_model",
     ),

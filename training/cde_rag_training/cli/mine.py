@@ -10,15 +10,14 @@ from typing import Annotated
 import typer
 
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json
+from cde_rag_training.cli.prepare import SURROGATE, surrogate_of
 from cde_rag_training.cli.recipes import settings_told, tell_skipped
-
-RANKERS = ("bm25", "minilm", "tfidf")
 
 
 def mine(
     files: Annotated[list[Path], typer.Argument(metavar="PAIRS", help="JSONL, CSV, TSV (also .gz) or Parquet.")],
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="JSONL file of the pairs, to prepare.")],
-    by: Annotated[str, typer.Option(help="Ranking: bm25, minilm or tfidf.")] = "bm25",
+    by: Annotated[str, typer.Option(help=f"Ranking: bm25; {SURROGATE}")] = "bm25",
     first: Annotated[int, typer.Option(min=1, help="First rank of the window; 1 is the best wrong one.")] = 10,
     last: Annotated[int, typer.Option(min=1, help="Last rank of the window.")] = 100,
     count: Annotated[int, typer.Option(min=1, help="Hard negatives of a pair, at most.")] = 7,
@@ -49,8 +48,6 @@ def mine(
     from cde_rag_training.data import mining
     from cde_rag_training.data.reading import PairReader
 
-    if by not in RANKERS:
-        raise typer.BadParameter(f"{by}; there are {', '.join(RANKERS)}", param_hint="--by")
     csv.field_size_limit(sys.maxsize)
     reader = PairReader(*files, source=source, skip_bad=skip_bad)
     with settings_told():
@@ -60,8 +57,6 @@ def mine(
     tell_skipped(reader.skipped, reader.reports)
     scores = mining.bm25_scores
     if by != "bm25":
-        from cde_rag_training.cli.prepare import surrogate_of
-
         scores = mining.surrogate_scores(surrogate_of(by, pairs, 256)[1])
     found = mining.mine(pairs, scores, config, progress=sys.stderr.isatty() if progress is None else progress)
     rows = ({name: value for name, value in asdict(pair).items() if value is not None} for pair in found.pairs)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cde_rag_training.data.pairs import Pair
     from cde_rag_training.data.reading import PairReader
 
-SURROGATES = ("minilm", "tfidf")
+SURROGATE = "minilm; tfidf: fast, needs no model; or a plain model: a folder, a hub id, or that of an API."
 DIMS = 256  # of vectors by TF-IDF
 WIDTH = 60  # characters of an example's text
 
@@ -29,7 +29,7 @@ def prepare(
         str, typer.Option(metavar="MODEL", help="Model whose tokenizer is used: start.model of the recipe.")
     ] = ("cde-mini"),
     max_length: Annotated[int, typer.Option(min=8, help="Maximum tokens of a text.")] = 256,
-    surrogate: Annotated[str, typer.Option(help="minilm, or tfidf: fast, needs no model.")] = "minilm",
+    surrogate: Annotated[str, typer.Option(help=SURROGATE)] = "minilm",
     surrogate_length: Annotated[
         int | None, typer.Option(min=8, help="Maximum tokens for minilm. [default: --max-length]")
     ] = None,
@@ -49,7 +49,7 @@ def prepare(
     ] = False,
     filter_surrogate: Annotated[
         str | None,
-        typer.Option(help="Surrogate of the filter alone: minilm or tfidf. [default: the other one]"),
+        typer.Option(help="Surrogate of the filter alone, by such a name. [default: the other one]"),
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Cluster as in the paper: 100 steps, best of 3.")] = False,
     pack: Annotated[
@@ -117,13 +117,11 @@ def prepare(
 
 
 def _check_surrogates(surrogate: str, filter_surrogate: str | None, length: int | None) -> None:
-    for option, chosen in (("--surrogate", surrogate), ("--filter-surrogate", filter_surrogate)):
-        if chosen not in (None, *SURROGATES):
-            raise typer.BadParameter(f"{chosen}; there are {', '.join(SURROGATES)}", param_hint=option)
     if filter_surrogate == surrogate:
         raise typer.BadParameter(f"{surrogate} clusters already; leave it out", param_hint="--filter-surrogate")
     if "minilm" not in (surrogate, filter_surrogate) and length is not None:
-        raise typer.BadParameter(f"{surrogate} reads uncut texts; leave it out", param_hint="--surrogate-length")
+        reads = "uncut texts" if surrogate == "tfidf" else "texts to its own limit"
+        raise typer.BadParameter(f"{surrogate} reads {reads}; leave it out", param_hint="--surrogate-length")
 
 
 def _read(reader: "PairReader") -> "list[Pair]":
@@ -133,12 +131,14 @@ def _read(reader: "PairReader") -> "list[Pair]":
 
 
 def surrogate_of(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, Surrogate]":
-    """Return the surrogate, and a name that identifies everything its vectors depend on."""
-    from cde_rag_training.clustering.surrogate import minilm, tfidf_svd
+    """Return the surrogate, and a name that identifies everything its vectors depend on; raises as `named`."""
+    from cde_rag_training.clustering.surrogate import minilm, named, tfidf_svd
     from cde_rag_training.data.text_rows import pairs_digest
 
     if kind == "minilm":
         return f"minilm-{max_length}", minilm(max_length=max_length)
+    if kind != "tfidf":
+        return named(kind)
     texts = [text for pair in pairs for text in (pair.query, pair.document)]
     return f"tfidf-{pairs_digest(pairs)[:16]}", tfidf_svd(texts, dims=DIMS)
 

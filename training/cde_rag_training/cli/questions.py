@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.output import JsonOption, print_json, printable
+from cde_rag_training.cli.prepare import SURROGATE
 from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from cde_rag_training.clustering.surrogate import Surrogate
     from cde_rag_training.questions.question_pairs import PairsReport
 
-SURROGATES = ("minilm", "tfidf", "none")
 LOW = 0.95  # share of a corpus's questions with an answer, below which its line is shown
 
 
@@ -43,7 +43,7 @@ def questions(
         ),
     ] = None,
     surrogate: Annotated[
-        str, typer.Option(help="Embedder that finds near-duplicates: minilm, tfidf (fast), or none: keep them.")
+        str, typer.Option(help=f"Embedder that finds near-duplicates: none: keep them; {SURROGATE}")
     ] = "minilm",
     max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of a passage.")] = 600,
     as_json: JsonOption = False,
@@ -78,8 +78,6 @@ def questions(
     """
     from cde_rag_training.questions.question_pairs import write_pairs
 
-    if surrogate not in SURROGATES:
-        raise typer.BadParameter(f"{surrogate}; there are {', '.join(SURROGATES)}", param_hint="--surrogate")
     if against and surrogate == "none":
         raise typer.BadParameter("it needs a surrogate; leave one of them out", param_hint="--against")
     csv.field_size_limit(sys.maxsize)
@@ -115,14 +113,17 @@ def _read(source: Path, names: list[str], pages: Path | None) -> "list[QuestionC
 
 
 def _surrogate(name: str, output: Path) -> "Surrogate | None":
-    """Return the surrogate, which is loaded when it is first used; its vectors are kept in OUT/cache."""
-    from cde_rag_training.clustering.surrogate import cached, minilm, tfidf_svd
+    """Return the surrogate, of which minilm is loaded when it is first used; its vectors are kept in OUT/cache."""
+    from cde_rag_training.clustering.surrogate import cached, minilm, named, tfidf_svd
 
     if name == "none":
         return None
     if name == "minilm":
         loaded = cache(minilm)
         return cached(lambda texts: loaded()(texts), "minilm-256", output / "cache")
+    if name != "tfidf":
+        key, plain = named(name)
+        return cached(plain, key, output / "cache")
     fitted: list[Surrogate] = []
 
     def embed(texts: Sequence[str]) -> "Float32[np.ndarray, 'texts dim']":

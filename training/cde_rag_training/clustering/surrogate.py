@@ -1,6 +1,6 @@
 """Surrogate embeddings: plain vectors that cluster and filter pairs and teach the first stage. Cached by content.
 
-A surrogate is a function of texts; of any SentenceTransformer it is `cde_rag.PlainEmbedder(name).embed_documents`.
+A surrogate is a function of texts; `named` makes one of any plain model.
 """
 
 import hashlib
@@ -17,7 +17,9 @@ from safetensors.numpy import load_file, save
 
 from cde_rag._files import write_durably
 from cde_rag._validation import check_list, digest
-from cde_rag.errors import CorpusError, require
+from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+from cde_rag.embedders.corpus_contexts import first_context
+from cde_rag.errors import CorpusError, ModelError, require
 
 Surrogate = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
 
@@ -47,6 +49,30 @@ def minilm(*, max_length: int = 256) -> Surrogate:
         return np.asarray(vectors, dtype=np.float32)
 
     return embed
+
+
+def named(model: str | Path) -> tuple[str, Surrogate]:
+    """Return a plain model as a surrogate, and a name for `cached` that identifies its vectors.
+
+    Args:
+        model: A folder, a hub id such as "BAAI/bge-small-en-v1.5", or a model that an API serves, such as
+            "openai:text-embedding-3-small".
+
+    Raises:
+        MissingExtraError: The extra `hub` or `openai`, which it needs, is not installed.
+        ModelError: There is no such model, or it is no plain one.
+    """
+    try:
+        loaded = as_model(model)
+    except ModelError as error:
+        raise ModelError(f"{error} As surrogates there are minilm and tfidf, too.") from error
+    if not loaded.identity.is_plain:
+        raise ModelError(
+            f"Expected a plain model as surrogate, found {loaded.identity.name}, which reads a context. Give a folder "
+            "or hub id of a SentenceTransformer, minilm or tfidf."
+        )
+    embedder = ContextualEmbedder(loaded, first_context(loaded))
+    return f"plain-{embedder.fingerprint[:16]}", embedder.embed_documents
 
 
 def tfidf_svd(texts: Sequence[str], *, dims: int = 256, seed: int = 0) -> Surrogate:

@@ -31,7 +31,8 @@ class CDEDocumentStore:
 
     Args:
         location: Folder of the collection, such as "papers.faiss", or an address such as "postgresql://…".
-        model: Name or folder of a model; by default the one that the collection names, and `cde-mini` for a new one.
+        model: Name of a model, as for `CDEDocumentEmbedder`; by default the one that the collection names, and
+            `cde-mini` for a new one.
         group_by: Metadata field of a document's source, such as "source_id": documents with the same value are
             siblings. An existing collection keeps its own.
         context_size: Documents in the context; as many as the model expects, or 512, by default.

@@ -143,7 +143,7 @@ class CDEEmbedding(FittedEmbedding):
 
     def _query(self, query: str, caller: Caller) -> Embedding:
         self._check(caller)
-        if self.fingerprint is None and is_empty(caller) and (model := self._own_model()) is not None:
+        if self.fingerprint is None and is_empty(caller) and (model := self._named_model()) is not None:
             return ContextualEmbedder(model, first_context(model)).embed_queries([query])[0].tolist()
         with announced(self):
             return self._get_query_embedding(query)
@@ -183,12 +183,12 @@ class CDEEmbedding(FittedEmbedding):
 
     def _divided(self, nodes: Sequence[BaseNode]) -> list[tuple[BaseNode, BaseNode]]:
         """Return each node with itself, or with each of its parts if the model would truncate it."""
-        model = None if self.windows else self._own_model()
+        model = None if self.windows else self._named_model()
         return [(node, node) for node in nodes] if model is None else divided(nodes, model)
 
     def _check_fits(self, texts: Sequence[str]) -> None:
         """Refuse texts of which a considerable part would not be read; raises TruncationError."""
-        if texts and not self.windows and (model := self._own_model()) is not None:
+        if texts and not self.windows and (model := self._named_model()) is not None:
             check_fits(texts, model)
 
     def _documents(

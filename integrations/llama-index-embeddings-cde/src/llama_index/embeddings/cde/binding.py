@@ -19,12 +19,15 @@ from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
 from pydantic import AfterValidator, model_validator
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, EmbedderOptions
+from cde_rag import Context, ContextualEmbedder, EmbedderOptions
 from cde_rag._files import user_path
 from cde_rag._validation import unknown_keyword
 from cde_rag.context.cache import cached_context
+from cde_rag.embedders.active import loaded
+from cde_rag.embedders.contextual import as_model
 from cde_rag.errors import ContextMismatchError, ContextMissingError
 from cde_rag.models.model import Model
+from cde_rag.models.named import is_served
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -69,7 +72,12 @@ class BoundEmbedding(BaseEmbedding):
         description="Your own embedding, such as OpenAIEmbedding(): its vectors are mapped by the corpus. It is stored "
         "nowhere, so give it again where the index is loaded.",
     )
-    model_name: str = Field(default=DEFAULT_MODEL, description="Name of a bundled model, or a folder with a model.")
+    model_name: str = Field(
+        default=DEFAULT_MODEL,
+        description='A bundled name, a folder, a hub id such as "BAAI/bge-small-en-v1.5", or a model that an API '
+        'serves: "openai:text-embedding-3-small" or "http://localhost:8000/v1#bge-m3", with the key in OPENAI_API_KEY. '
+        "The corpus maps the vectors of a plain model.",
+    )
     context_path: Annotated[str | Path | None, AfterValidator(_as_written)] = Field(
         default=None, description="The context's file: loaded where it exists, else written when the context is made."
     )
@@ -84,13 +92,15 @@ class BoundEmbedding(BaseEmbedding):
         "then what the context says. By default they are cut.",
     )
     auto_fit: bool = Field(default=True, description="Whether the first build makes the context.")
-    device: str | None = Field(default=None, description="Where the model computes; see cde_rag.CDEModel.")
+    device: str | None = Field(
+        default=None, description="Where the model computes, unless an API serves it; see cde_rag.CDEModel."
+    )
     dtype: str | None = Field(default=None, description="What it computes in; see cde_rag.CDEModel.")
     embed_batch_size: int = Field(default=32, gt=0, le=2048, description="Texts per forward pass.")
 
     _context: Context | None = PrivateAttr(default=None)
     _embedder: ContextualEmbedder | None = PrivateAttr(default=None)
-    _loaded: CDEModel | ContextualEmbedder | None = PrivateAttr(default=None)
+    _loaded: Model | ContextualEmbedder | None = PrivateAttr(default=None)
     _makes_none: str = PrivateAttr(default=OFF)  # why, where auto_fit is off
     _lock: Any = PrivateAttr(default_factory=threading.RLock)
     _with_parent: int = PrivateAttr(default=0)
@@ -111,7 +121,7 @@ class BoundEmbedding(BaseEmbedding):
         if isinstance(model := named.get("model"), str | Path):
             raise TypeError(
                 f"model is your own embedding, such as model=OpenAIEmbedding(model={str(model)!r}), found a name: give "
-                "that, or a bundled model by model_name=…."
+                "that, or any model by its name: model_name=…."
             )
         for name in named:
             if name not in cls.model_fields:
@@ -355,25 +365,36 @@ class BoundEmbedding(BaseEmbedding):
     def _model(self) -> Model | ContextualEmbedder:
         """Return the model, loaded on first use."""
         with self._lock:
-            if self._embedder is not None and self.model is None:
-                return self._embedder.model
-            if self._loaded is None and self.model is not None:
-                self._loaded = function_of(self.model)
-            if self._loaded is None:
-                self._loaded = CDEModel.from_pretrained(self.model_name, device=self.device, dtype=self.dtype)
-            return self._loaded
+            if self.model is None and self._context is not None:
+                return self._bound().model
+            return self._without_context()
 
-    def _own_model(self) -> CDEModel | None:
-        """Return the model of cde-rag that embeds; None for a user's own embedding, which reads texts in its way."""
-        if self.model is not None:
-            return None
-        found = self._model()
-        return found if isinstance(found, CDEModel) else None
+    def _without_context(self) -> Model | ContextualEmbedder:
+        if self._loaded is None and self.model is not None:
+            self._loaded = function_of(self.model)
+        if self._loaded is None:
+            self._loaded = as_model(self.model_name, EmbedderOptions(device=self.device, dtype=self.dtype))
+        return self._loaded
+
+    def _named_model(self) -> Model | None:
+        """Return the model that `model_name` names; None for a user's own embedding, which reads texts in its way."""
+        found = None if self.model is not None else self._model()
+        return found.model if isinstance(found, ContextualEmbedder) else found
 
     @property
     def _batch_size(self) -> int | None:
         """Texts per forward pass; None for an own model, which has its own number."""
         return self.embed_batch_size if self.model is None else None
+
+    def _in_context(self, context: Context) -> ContextualEmbedder:
+        """Bind the model to a context: one that is there, the one of `model_name`, or that which the context names."""
+        options = EmbedderOptions(device=self.device, dtype=self.dtype, mini_batch_size=self._batch_size)
+        if self.model is not None or self._loaded is not None:
+            return ContextualEmbedder(self._without_context(), context, options=options.of_loaded)
+        own = context.identity.name
+        return loaded(
+            context, model=None if self.model_name in (own, DEFAULT_MODEL) else self.model_name, options=options
+        )
 
     def _dim(self) -> int:
         """Return the length of a vector."""
@@ -391,7 +412,7 @@ class BoundEmbedding(BaseEmbedding):
         self.model_name = name
 
     def _bind(self, context: Context, embedder: ContextualEmbedder | None = None) -> None:
-        check_owner(context, self.model)
+        check_owner(context, self.model, self.model_name)
         if self.fingerprint not in (None, context.fingerprint):
             remedy = "This embedding keeps its context; make another CDEEmbedding for another context."
             raise ContextMismatchError(expected=self.fingerprint or "", found=context.fingerprint, remedy=remedy)
@@ -402,8 +423,9 @@ class BoundEmbedding(BaseEmbedding):
             )
         self.windows = context.identity.windows
         self._context, self._embedder, self.fingerprint = context, embedder, context.fingerprint
-        if self.model_name == DEFAULT_MODEL:  # an alias of the newest model, which may be another one tomorrow
-            self.model_name, self._loaded = context.identity.name, None
+        name = context.identity.name
+        if self.model_name == DEFAULT_MODEL and not is_served(name):  # an alias, of another model tomorrow
+            self.model_name, self._loaded = name, None
         cache(context)
 
     def _bound(self) -> ContextualEmbedder:
@@ -412,6 +434,7 @@ class BoundEmbedding(BaseEmbedding):
         Raises:
             ContextMismatchError: The context was made by another model.
             ContextMissingError: There is no context.
+            ModelError: The context names a model that is not there, or an address.
         """
         with self._lock:
             self._load()
@@ -420,7 +443,5 @@ class BoundEmbedding(BaseEmbedding):
                 place = "" if self.context_path is None else f" ({self.context_path} is no file)"
                 raise ContextMissingError(f"There is no context{name}{place}. {REMEDY}")
             if self._embedder is None:
-                self._embedder = ContextualEmbedder(
-                    self._model(), self._context, options=EmbedderOptions(mini_batch_size=self._batch_size)
-                )
+                self._embedder = self._in_context(self._context)
             return self._embedder

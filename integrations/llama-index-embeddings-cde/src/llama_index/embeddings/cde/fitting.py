@@ -11,7 +11,7 @@ from llama_index.embeddings.cde.callers import Caller, begins, is_empty, refusal
 from llama_index.embeddings.cde.spaces import REMEDY, check_brought
 from typing_extensions import Self
 
-from cde_rag import CDEModel, Context, ContextualEmbedder, EmbedderOptions
+from cde_rag import Context, ContextualEmbedder, EmbedderOptions
 from cde_rag._validation import digest
 from cde_rag.embedders.corpus_contexts import first_context
 from cde_rag.errors import (
@@ -21,6 +21,7 @@ from cde_rag.errors import (
     SmallContextWarning,
     warn_user,
 )
+from cde_rag.models.model import Model
 from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS
 
 
@@ -44,7 +45,7 @@ class FittedEmbedding(BoundEmbedding):
 
         Raises:
             ContextMismatchError: There is another context already, or an own `model` beside a ContextualEmbedder.
-            ModelError: An embedder of an own model without the `model`.
+            ModelError: An embedder of an own model without the `model`, or of an API without its `model_name`.
         """
         with self._lock:
             self._bind(embedder.context, embedder)
@@ -118,7 +119,7 @@ class FittedEmbedding(BoundEmbedding):
         Warns:
             SmallContextWarning: Always, with the call that makes a context of the index's own.
         """
-        model = cast(CDEModel, self._own_model())
+        model = cast(Model, self._named_model())
         context = first_context(model).with_windows(windows=self.windows)
         if self.context_path is not None:
             write(context, self.context_path)

@@ -3,8 +3,9 @@
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
-from cde_rag.context.identity import ARITHMETIC
 from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.models.named import is_served
+from cde_rag.models.plain.function_model import FUNCTION
 
 
 def name_of(model: BaseEmbedding) -> str:
@@ -32,18 +33,23 @@ def function_of(model: BaseEmbedding) -> ContextualEmbedder:
     )
 
 
-def check_owner(context: Context, model: BaseEmbedding | None) -> None:
-    """Refuse a context of a user's own embedding without it, and that of a bundled model with one.
+def check_owner(context: Context, model: BaseEmbedding | None, model_name: str) -> None:
+    """Refuse a context of a user's own embedding or of an API without it, and that of another model with an own one.
+
+    Args:
+        context: The context.
+        model: The user's own embedding, if it was given.
+        model_name: Name of the model.
 
     Raises:
         ContextMismatchError: The context was made by a model of cde-rag, and an own embedding was given.
-        ModelError: The context was made by an own embedding, which was not given.
+        ModelError: The context was made by an own embedding or an API, which was not given.
     """
-    name, own = context.identity.name, context.identity.attention == ARITHMETIC
-    if own and model is None:
+    name, own = context.identity.name, context.identity.pooling == FUNCTION
+    if own and model is None and not is_served(model_name):
         raise ModelError(
             f"The vectors were made with your own embedding {name!r}, which no file holds. Give it: "
-            "CDEEmbedding(model=…)."
+            "CDEEmbedding(model=…); or, of an API, by its address: CDEEmbedding(model_name=…)."
         )
     if model is not None and not own:
         remedy = f"The vectors were made with the model {name!r}, found {name_of(model)!r}: leave model out."

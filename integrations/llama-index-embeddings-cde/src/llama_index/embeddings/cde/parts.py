@@ -22,7 +22,7 @@ from llama_index.embeddings.cde.callers import Caller
 from llama_index.embeddings.cde.marks import mark_nodes
 from llama_index.embeddings.cde.texts import content
 
-from cde_rag import CDEModel
+from cde_rag.models.model import Model, cut_texts
 
 _IDS: Final = UUID("5b6f0f43-8d0c-4d0e-9d5c-2f9e6f1a7c11")  # namespace of the ids of parts
 _SHARE: Final = 0.5  # of the model's window that a part fills, at most: shorter ones are found better
@@ -30,7 +30,7 @@ _OVERLAP: Final = 8  # a part begins with an eighth of the one before it, at mos
 _TEMPLATES: Final = ("metadata_template", "metadata_separator", "text_template")
 
 
-def divided(nodes: Sequence[BaseNode], model: CDEModel) -> list[tuple[BaseNode, BaseNode]]:
+def divided(nodes: Sequence[BaseNode], model: Model) -> list[tuple[BaseNode, BaseNode]]:
     """Divide nodes that the model would truncate into parts, which end between sentences where they can.
 
     Args:
@@ -40,11 +40,10 @@ def divided(nodes: Sequence[BaseNode], model: CDEModel) -> list[tuple[BaseNode, 
     Returns:
         Each node with each of its parts; with itself, if the model reads all of it or it is no plain text.
     """
-    read = model.tokenize([content(node) for node in nodes])
     found: list[tuple[BaseNode, BaseNode]] = []
-    for node, tokens in zip(nodes, read, strict=True):
+    for node, is_cut in zip(nodes, cut_texts(model, [content(node) for node in nodes]), strict=True):
         plain = not isinstance(node, ImageNode | IndexNode)
-        parts = list(_parts(node, model)) if tokens.truncated and plain else []
+        parts = list(_parts(node, model)) if is_cut and plain else []
         found += [(node, part) for part in parts or [node]]
     return found
 
@@ -96,15 +95,20 @@ def in_place(nodes: Sequence[BaseNode], parts: Sequence[tuple[BaseNode, BaseNode
     return [part for node in nodes for part in of_node.get(id(node), [node])]
 
 
-def _parts(node: BaseNode, model: CDEModel) -> Iterator[BaseNode]:
+def _parts(node: BaseNode, model: Model) -> Iterator[BaseNode]:
     """Yield the parts of a node; none if its metadata leave no room for text."""
-    window, ids = model.identity.max_length, model.tokenizer.ids
+    window, one = model.identity.max_length, model.count_tokens(["a"], windows=False)  # with prefix and special tokens
+
+    def tokens(text: str) -> list[int]:  # of which a splitter takes the length
+        count = model.count_tokens([text], windows=True) - one + 1 if text.strip() else 0
+        return list(range(count))
+
     text = node.get_content(metadata_mode=MetadataMode.NONE)
-    taken = len(model.tokenize(["a"])[0].ids) + len(ids(node.get_metadata_str(mode=MetadataMode.EMBED)))
+    taken = one + len(tokens(node.get_metadata_str(mode=MetadataMode.EMBED)))
     size = min(int(window * _SHARE), window - taken)
     if size < window // _OVERLAP:
         return
-    splitter = SentenceSplitter(chunk_size=size, chunk_overlap=size // _OVERLAP, tokenizer=ids)
+    splitter = SentenceSplitter(chunk_size=size, chunk_overlap=size // _OVERLAP, tokenizer=tokens)
     whole = node.model_copy(update={"embedding": None})
     shared = {name: getattr(node, name) for name in _TEMPLATES if hasattr(node, name)}
     source: dict[NodeRelationship, RelatedNodeType] = {}

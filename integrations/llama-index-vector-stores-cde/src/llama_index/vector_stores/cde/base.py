@@ -20,7 +20,7 @@ from llama_index.vector_stores.cde.deferring import CollectionEmbedding, Embeddi
 from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, nodes_only, record_of
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, Record
+from cde_rag import CDEWarning, Collection, ContextualEmbedder, Hit, Record
 from cde_rag.collection.first_context import create_without_documents
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.embedders.contextual import AnyModel, contextual
@@ -94,7 +94,7 @@ class CDEVectorStore(EmbeddingStore):
         store: Store | str | Path,
         *,
         transformations: Sequence[TransformComponent] | None = None,
-        model: str | Path | CDEModel = "cde-mini",
+        model: "AnyModel" = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
         windows: bool = False,

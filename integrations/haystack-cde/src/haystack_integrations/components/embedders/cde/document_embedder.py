@@ -9,6 +9,7 @@ from haystack_integrations.components.embedders.cde.long_texts import check_wind
 from cde_rag import Context, ContextualEmbedder, EmbedderOptions
 from cde_rag._files import user_path
 from cde_rag.context.siblings import sibling_texts
+from cde_rag.embedders.active import loaded
 from cde_rag.errors import ContextMissingError, ModelError
 from cde_rag.field_names import value_at
 from cde_rag.records import check_key
@@ -25,7 +26,9 @@ class CDEDocumentEmbedder:
 
     Args:
         context: Path of the file, best named `*.context.safetensors`.
-        model: Name or folder of a model; by default the one that the context names, and `cde-mini` for a new one.
+        model: A bundled name, a folder, a hub id such as "BAAI/bge-small-en-v1.5", or a model that an API serves:
+            "openai:text-embedding-3-small" or "http://localhost:8000/v1#bge-m3", with the key in OPENAI_API_KEY. By
+            default the one that the context names, which is never an address, and `cde-mini` for a new one.
         group_by: Metadata field of a document's source, such as "source_id": documents with the same value in one run
             are siblings, in their order, and each is embedded given the others. By default each is embedded alone.
         meta_fields_to_embed: Metadata keys whose values are embedded in front of the content; None and "" are left out.
@@ -79,13 +82,14 @@ class CDEDocumentEmbedder:
 
         Raises:
             ContextMismatchError: `windows` is on, and the context has none.
+            ModelError: The context was made by what an API serves, which is to be named.
         """
         if self._embedder is None and user_path(self.context).is_file():
             context = Context.load(self.context)
             check_windows(context, "name another file", windows=self.windows)
-            self._embedder = ContextualEmbedder(
-                context.identity.name if self.model is None else self.model,
+            self._embedder = loaded(
                 context,
+                model=self.model,
                 options=EmbedderOptions(device=self.device, mini_batch_size=self.batch_size),
             )
 

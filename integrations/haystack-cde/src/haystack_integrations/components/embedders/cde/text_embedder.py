@@ -5,6 +5,7 @@ from typing import Any
 from haystack import component, default_from_dict, default_to_dict
 
 from cde_rag import Context, ContextualEmbedder, EmbedderOptions
+from cde_rag.embedders.active import loaded
 
 
 @component
@@ -13,7 +14,8 @@ class CDETextEmbedder:
 
     Args:
         context: Path of the file of the context.
-        model: A folder in place of the model that the context names.
+        model: A name or folder in place of the model that the context names; the name of what an API serves, as for
+            the CDEDocumentEmbedder.
         device: Device of PyTorch, such as "cuda"; by default the fastest that is there.
 
     Example:
@@ -31,14 +33,11 @@ class CDETextEmbedder:
 
         Raises:
             ContextMissingError: There is no such file; the CDEDocumentEmbedder writes it.
+            ModelError: The context was made by what an API serves, which is to be named.
         """
         if self._embedder is None:
             context = Context.load(self.context)
-            self._embedder = ContextualEmbedder(
-                context.identity.name if self.model is None else self.model,
-                context,
-                options=EmbedderOptions(device=self.device),
-            )
+            self._embedder = loaded(context, model=self.model, options=EmbedderOptions(device=self.device))
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(self, text: str) -> dict[str, Any]:
