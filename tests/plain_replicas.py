@@ -97,10 +97,16 @@ def write_cross_encoder(
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 torch.nn.init.normal_(parameter, std=0.1)  # zeros by default, in which a lost bias is not seen
-            elif name in ("classifier.weight", "classifier.out_proj.weight"):
-                parameter.data *= 8  # scores of random weights are nearly the same
         model.save_pretrained(parts)
-    CrossEncoder(str(parts), device="cpu").save_pretrained(str(folder))
+    made = CrossEncoder(str(parts), device="cpu")
+    if labels == 1:  # scores of random weights are nearly the same, or saturate the sigmoid
+        last = getattr(made.model.classifier, "out_proj", made.model.classifier)
+        some = [(one, f"the {other} of the {one}") for one in WORDS[2:8] for other in WORDS[8:14]]
+        logits = made.predict(some, activation_fn=torch.nn.Identity(), convert_to_tensor=True)
+        with torch.no_grad():
+            last.weight *= 2 / logits.std()
+            last.bias.copy_((last.bias - logits.mean()) * 2 / logits.std())
+    made.save_pretrained(str(folder))
     return folder
 
 

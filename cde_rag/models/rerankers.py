@@ -54,7 +54,7 @@ def named_reranker(
         if (device, runtime) != (None, None):
             raise TypeError(f"{text} runs elsewhere: leave device and runtime out.")
         return RerankEndpoint(text)
-    if not (user_path(text).is_dir() or is_place(text)):
+    if not text or not (user_path(text).is_dir() or is_place(text)):
         raise ModelError(
             f"Expected a folder of a cross-encoder, or a hub id of one such as {EXAMPLE}, or cohere:MODEL, jina:MODEL "
             f"or an address, found {text!r:.200}."
