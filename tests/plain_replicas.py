@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, WordWeights
 from tiny import WORDS, tiny_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
+    AutoModelForSequenceClassification,
     BertConfig,
     BertModel,
+    BertTokenizer,
     ModernBertConfig,
     ModernBertModel,
     PreTrainedTokenizerFast,
@@ -80,6 +82,41 @@ def write_router(folder: Path, *, table: bool, then: Sequence[Any] = (Normalize(
     return write_replica(folder, [router, *then])
 
 
+def write_cross_encoder(
+    folder: Path, architecture: str, *, seed: int = 0, limit: int = LIMIT, labels: int = 1, **settings: Any
+) -> Path:
+    """Write a CrossEncoder of an architecture, as sentence-transformers saves it."""
+    write, config, _, given = ENCODERS[architecture]
+    parts = folder.with_name(f"{folder.name} parts")
+    parts.mkdir(parents=True)
+    vocabulary = _bert_with_pairs(parts, limit) if architecture == "bert" else write(parts, limit)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        sizes = {**TINY, "initializer_range": 0.5, "vocab_size": vocabulary, "num_labels": labels, **given, **settings}
+        model = AutoModelForSequenceClassification.from_config(config(**sizes))
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(parameter, std=0.1)  # zeros by default, in which a lost bias is not seen
+        model.save_pretrained(parts)
+    made = CrossEncoder(str(parts), device="cpu")
+    if labels == 1:  # scores of random weights are nearly the same, or saturate the sigmoid
+        last = getattr(made.model.classifier, "out_proj", made.model.classifier)
+        some = [(one, f"the {other} of the {one}") for one in WORDS[2:8] for other in WORDS[8:14]]
+        logits = made.predict(some, activation_fn=torch.nn.Identity(), convert_to_tensor=True)
+        with torch.no_grad():
+            last.weight *= 2 / logits.std()
+            last.bias.copy_((last.bias - logits.mean()) * 2 / logits.std())
+    made.save_pretrained(str(folder))
+    return folder
+
+
+def _bert_with_pairs(folder: Path, limit: int) -> int:
+    vocabulary = Tokenizer.from_str(tiny_tokenizer()).get_vocab()
+    vocabulary["[MASK]"] = len(vocabulary)
+    BertTokenizer(vocab=vocabulary, model_max_length=limit).save_pretrained(folder)
+    return len(vocabulary)
+
+
 def _bert(folder: Path, limit: int) -> int:
     tokenizer = Tokenizer.from_str(tiny_tokenizer())
     PreTrainedTokenizerFast(
@@ -127,7 +164,9 @@ def _modern_bert(folder: Path, limit: int) -> int:
     tokenizer.normalizer = normalizers.NFC()
     ids = {name: tokenizer.token_to_id(name) for name in special}
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0", special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")]
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")],
     )
     named = {f"{name.strip('[]').lower()}_token": name for name in special}
     PreTrainedTokenizerFast(

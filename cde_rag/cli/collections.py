@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -13,6 +13,7 @@ import typer
 
 from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.cli.output import (
+    RERANKER,
     JsonOption,
     explain_no_hits,
     groups_json,
@@ -143,6 +144,22 @@ def search(
         typer.Option(parser=_number, metavar="FLOAT", help="Minimum score of a hit."),
     ] = None,
     offset: Annotated[int, typer.Option(min=0, max=_MOST, help="Skip this many hits (or groups).")] = 0,
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Rerank the best hits by a cross-encoder, a folder or a hub id such as "
+            "cross-encoder/ms-marco-MiniLM-L6-v2; by cohere:MODEL, jina:MODEL, or an address.",
+        ),
+    ] = None,
+    rerank_top: Annotated[
+        int | None,
+        typer.Option(min=1, max=_MOST, help="Number of hits to rerank, with --rerank.  [default: 50]"),
+    ] = None,
+    rerank_budget_ms: Annotated[
+        int | None,
+        typer.Option(min=0, max=_MOST, help="Milliseconds of reranking, with --rerank.  [default: no limit]"),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print full texts, with their line breaks.")] = False,
     tenant: TenantOption = None,
     model: ModelOption = None,
@@ -159,15 +176,17 @@ def search(
       cde-rag search papers.faiss "attention" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
       cde-rag search docs.faiss "ERR_CONN_RESET" --by bm25 --group-by source
+      cde-rag search docs.faiss "lost connections" \\
+        --rerank cross-encoder/ms-marco-MiniLM-L6-v2
     """
     from cde_rag.search.fusion import CANDIDATES, Ranking
-    from cde_rag.search.searcher import bm25_searcher
+    from cde_rag.search.searcher import RERANKED, bm25_searcher
     from cde_rag.stores.filters import parse
 
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
-    if group_size is not None and group_by is None:
-        raise typer.BadParameter("it needs --group-by KEY", param_hint="--group-size")
+    _check_needed("--group-by KEY", group_by, {"--group-size": group_size})
+    _check_needed("--rerank NAME", rerank, {"--rerank-top": rerank_top, "--rerank-budget-ms": rerank_budget_ms})
     if not at(collection).exists() and Path(query).exists() and at(query).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
     with contextlib.closing(existing(collection, tenant)) as store, warnings.catch_warnings():
@@ -178,6 +197,8 @@ def search(
         if by == "hybrid" and not _has_text_index(store):
             by = "vectors"
         searcher = bm25_searcher(store) if by == "bm25" else open_collection(store, model).searcher(cast(Ranking, by))
+        top, scale = rerank_top or RERANKED, by if rerank is None else RERANKER
+        searcher = searcher if rerank is None else searcher.reranked(rerank, candidates=top, budget_ms=rerank_budget_ms)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = (
             []
@@ -188,16 +209,22 @@ def search(
         narrowed = offset > 0 or score_threshold is not None
         _say_pending(store, by)
         nothing = "" if hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
-    if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
+    if scale == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:
         print_json(hits_json(hits) if group_by is None else groups_json(groups))
     elif not nothing:
         print_hits(hits, query=query, full=full)
         print_groups(groups, query=query, full=full)
-        print_scale(by)
+        print_scale(scale)
     if nothing:
         typer.echo(f"No hits: {nothing}", err=True)
+
+
+def _check_needed(option: str, given: object, others: Mapping[str, object]) -> None:
+    """Refuse options that mean nothing without another one."""
+    if given is None and (alone := [name for name, value in others.items() if value is not None]):
+        raise typer.BadParameter(f"it needs {option}", param_hint=alone[0])
 
 
 def _say_pending(store: "Store", by: str) -> None:

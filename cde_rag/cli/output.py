@@ -25,7 +25,9 @@ _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 WHOLE = (1_000_000_000, 24)  # columns and lines, where there is no terminal: nothing is cut
 SHORTEST = 20  # characters of a title that are shown before its id is cut
 LINE_S = 10.0  # seconds between two lines of progress in a pipe
+RERANKER = "reranker"  # name of the scale of reranked hits
 _SCALES = {
+    RERANKER: "the reranker's, which compare hits of one query",
     "vectors": "cosine of query and passage, -1 to 1",
     "bm25": "BM25, from 0 up",
     "hybrid": "0 to 1, vectors and words together",

@@ -91,13 +91,21 @@ def serve(
     llm_model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Model at that address.  [default: the first one it lists]")
     ] = None,
+    rerank: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Reranker that requests may name: a cross-encoder's folder or hub id, such as "
+            "cross-encoder/ms-marco-MiniLM-L6-v2, cohere:MODEL, jina:MODEL, or an address; may be repeated.",
+        ),
+    ] = None,
     model: ModelOption = None,
 ) -> None:
     """Serve collections over HTTP, to browsers, OpenAI clients and any other HTTP client.
 
-    Routes: /v1/embeddings, /v1/models, /v1/vector_stores, /v1/chat/completions, /v1/collections/NAME/search and
-    /records; /openapi.json describes them. A collection is named for its folder: papers.faiss is "papers". Needs the
-    extra `serve`.
+    Routes: /v1/embeddings, /v1/models, /v1/rerank, /v1/vector_stores, /v1/chat/completions,
+    /v1/collections/NAME/search and /records; /openapi.json describes them. A collection is named for its folder:
+    papers.faiss is "papers". Needs the extra `serve`.
 
     \b
     Examples:
@@ -110,9 +118,12 @@ def serve(
       cde-rag serve docs=one/index.faiss papers.faiss --host 0.0.0.0 \\
         --api-key-file keys.txt
       cde-rag serve customers.faiss --tenant-key-file tenants.txt
+      cde-rag serve papers.faiss \\
+        --rerank cross-encoder/ms-marco-MiniLM-L6-v2
     """
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serve")
+    from cde_rag.models.rerankers import named_reranker
     from cde_rag.models.runtimes.native_memory import bound_native_memory
     from cde_rag.server.access import ApiKeys, check_bind
     from cde_rag.server.context_routes import stored_contexts
@@ -127,6 +138,7 @@ def serve(
     keys = ApiKeys([*(api_key or []), *_keys(api_key_file)], tenant_of)
     check_bind(host, keys)
     language_model = _language_model(llm, llm_model)
+    rerankers = {name: named_reranker(name) for name in rerank or ()}
     kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
     shared = [path for path in paths if not (tenant_of and _has_tenants(_named(path)[1]))]
     if shared and tenant_of and len(keys) == len(tenant_of):
@@ -145,6 +157,7 @@ def serve(
         max_body_bytes=max_body,
         contexts=contexts,
         language_model=language_model,
+        rerankers=rerankers,
     )
     batcher = TokenBatcher(batch_tokens=batch_tokens, pending_tokens=pending_tokens)
     service = Service(Registry(collections, batcher, embedders, folders), options)
@@ -153,6 +166,8 @@ def serve(
     }
     for served in service.registry.models():
         typer.echo(f"{served.id}  {served.embedder.dim} dimensions", err=True)
+    for name in rerankers:
+        typer.echo(f"reranker: {name}", err=True)
     if tenants:
         typer.echo(f"tenants: {len(tenants)}, each with keys of its own", err=True)
     chat = "passages alone, without a language model" if language_model is None else language_model.name

@@ -28,6 +28,7 @@ from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.indexing.upsert_plan import first_records
+from cde_rag.models.rerankers import named_reranker
 from cde_rag.readers import ReadingRules, RecordReader
 from cde_rag.readers.reading_rules import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
@@ -35,7 +36,7 @@ from cde_rag.search.calibration import ScoreCalibration, calibrate, calibrated_a
 from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, marginal_relevance, ranking_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Rerank
-from cde_rag.search.searcher import Searcher
+from cde_rag.search.searcher import RERANKED, Searcher
 from cde_rag.stores.base import Damage, ProcessBound
 from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
@@ -83,6 +84,7 @@ class Collection(ProcessBound):
         self.embed_budget_ms: int = EMBED_BUDGET_MS
         self._by_vectors = DenseRetriever(store, active)
         self._on_demand = OnDemandVectors(store, self.parent_key)
+        self._rerankers: dict[str, Rerank] = {}  # by the names that searches gave
         self._searcher = Searcher(store, self.parent_key, self._by_vectors, lambda: active.last.fingerprint)
         self._writer = Upserter(store, active, self._settings)
         self._until_due = 0.0  # records, until this one looks at their number for what it does as it grows
@@ -538,6 +540,9 @@ class Collection(ProcessBound):
         where: Mapping[str, Any] | None = None,
         score_threshold: float | None = None,
         offset: int = 0,
+        rerank: Rerank | str | Path | None = None,
+        rerank_top: int | None = None,
+        rerank_budget_ms: int | None = None,
     ) -> list[Hit]:
         """Return the `k` best hits for one query.
 
@@ -558,20 +563,28 @@ class Collection(ProcessBound):
             offset: Number of hits to skip: the next page begins at `offset + k`. Pages of an unchanged collection are
                 consistent if it is searched exactly; the cost of a page grows with its offset. Pages after the
                 end of the ranking are empty.
+            rerank: Name of a cross-encoder, loaded once, or a function; see `Searcher.reranked`. Scores, and their
+                threshold, are the reranker's.
+            rerank_top: Number of hits that are reranked, 50 by default; others are never returned.
+            rerank_budget_ms: Milliseconds of reranking, after which hits without a score are left out, but for the
+                first `k`.
 
         Raises:
             ContextMismatchError: The collection was moved to another model, which is not here under its name.
             CorpusError: The query is blank or no valid Unicode.
             FilterError: A filter outside the grammar.
+            ModelError: There is no reranker of that name.
             TextIndexError: By BM25, where the store was made without a text index; `store.index_texts` adds it.
-            ValueError: `k` is below 1, `offset` below 0, `score_threshold` no number, or `by` no ranking.
+            ValueError: `k` or `rerank_top` is below 1, `offset` or `rerank_budget_ms` below 0, `score_threshold` no
+                number, `by` no ranking, or there is nothing to rerank with.
 
         Warns:
             PendingVectorsWarning: `by` is "vectors", and records wait for theirs; once.
             TextIndexWarning: The store has no text index, and `by` is "hybrid": these are the hits by vectors.
             UnknownFieldWarning: There are no hits, and no record has a field that the filter names; once for a field.
         """
-        return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
+        searcher = self._reranking(by, rerank, rerank_top, rerank_budget_ms)
+        return searcher.search(query, k, where=where, score_threshold=score_threshold, offset=offset)
 
     @named_keywords
     def search_batch(
@@ -583,9 +596,13 @@ class Collection(ProcessBound):
         where: Mapping[str, Any] | None = None,
         score_threshold: float | None = None,
         offset: int = 0,
+        rerank: Rerank | str | Path | None = None,
+        rerank_top: int | None = None,
+        rerank_budget_ms: int | None = None,
     ) -> list[list[Hit]]:
         """Return the `k` best hits for each query; arguments, errors and warnings are those of `search`."""
-        return self.searcher(by).search_batch(queries, k, where=where, score_threshold=score_threshold, offset=offset)
+        searcher = self._reranking(by, rerank, rerank_top, rerank_budget_ms)
+        return searcher.search_batch(queries, k, where=where, score_threshold=score_threshold, offset=offset)
 
     @named_keywords
     def search_groups(
@@ -599,9 +616,12 @@ class Collection(ProcessBound):
         where: Mapping[str, Any] | None = None,
         score_threshold: float | None = None,
         offset: int = 0,
+        rerank: Rerank | str | Path | None = None,
+        rerank_top: int | None = None,
+        rerank_budget_ms: int | None = None,
     ) -> list[Group]:
-        """Group hits by a metadata field; see `Searcher.search_groups`, and `search` for `by`."""
-        return self.searcher(by).search_groups(
+        """Group hits by a metadata field; see `Searcher.search_groups`, and `search` for `by` and `rerank`."""
+        return self._reranking(by, rerank, rerank_top, rerank_budget_ms).search_groups(
             query,
             k,
             group_by=group_by,
@@ -622,19 +642,42 @@ class Collection(ProcessBound):
         where: Mapping[str, Any] | None = None,
         score_threshold: float | None = None,
         offset: int = 0,
+        rerank: Rerank | str | Path | None = None,
+        rerank_top: int | None = None,
+        rerank_budget_ms: int | None = None,
     ) -> list[ParentHit]:
-        """Return the parents with the best passages; see `Searcher.search_parents`, and `search` for `by`."""
-        return self.searcher(by).search_parents(
+        """Return the parents with the best passages; see `Searcher.search_parents`, and `search` for `by`, `rerank`."""
+        return self._reranking(by, rerank, rerank_top, rerank_budget_ms).search_parents(
             query, k, group_size=group_size, where=where, score_threshold=score_threshold, offset=offset
         )
 
     @named_keywords
-    def reranked(self, rerank: Rerank, *, candidates: int = 50) -> Searcher:
+    def reranked(
+        self, rerank: Rerank | str | Path, *, candidates: int = RERANKED, budget_ms: int | None = None
+    ) -> Searcher:
         """Return a search whose best hits by "hybrid" are reranked; see `Searcher.reranked`.
 
         `searcher("vectors").reranked(…)` reranks another ranking.
         """
-        return self.searcher().reranked(rerank, candidates=candidates)
+        return self.searcher().reranked(rerank, candidates=candidates, budget_ms=budget_ms)
+
+    def _reranking(
+        self, by: Ranking, rerank: Rerank | str | Path | None, top: int | None, budget_ms: int | None
+    ) -> Searcher:
+        """Return the search by a ranking, reranked if a reranker is given."""
+        if rerank is None:
+            if (top, budget_ms) != (None, None):
+                raise ValueError("rerank_top and rerank_budget_ms are of rerank=…; give a reranker, or leave them out.")
+            return self.searcher(by)
+        if isinstance(rerank, str | Path):
+            name = str(rerank)
+            if name not in self._rerankers:
+                self._rerankers[name] = named_reranker(name)
+            rerank = self._rerankers[name]
+        top = RERANKED if top is None else check_positive(top, "rerank_top")
+        if budget_ms is not None:
+            budget_ms = check_whole(budget_ms, "rerank_budget_ms", least=0)
+        return self.searcher(by).reranked(rerank, candidates=top, budget_ms=budget_ms)
 
     @named_keywords
     def searcher(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,7 @@ Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat
 """Function from pairs of a query and a text to a score for each, higher is better, such as `CrossEncoder.predict`."""
 
 
+_PART: Final = 8  # pairs that a reranker with a budget scores at once
 ON_DEMAND: Final = 50  # best hits by BM25 of a query that are embedded if they wait for their vectors
 
 
@@ -209,15 +211,20 @@ class HybridRetriever:
 class Reranked:
     """Ranker that orders the candidates of another one by scores of query and text; ties keep their order.
 
+    Under a budget the candidates of a query are scored in parts, best ones first. No part begins that would end too
+    late, taking as long as the last one. As many as are returned are scored in any case, and the others left out.
+
     Attributes:
         ranker: Ranker of the candidates.
         rerank: Function that scores pairs of a query and a text.
         candidates: Number of hits to rerank per query.
+        budget_s: Seconds for each query; None for all candidates.
     """
 
     ranker: Ranker
     rerank: Rerank
     candidates: int
+    budget_s: float | None = None
 
     @property
     def depth(self) -> int:
@@ -231,15 +238,39 @@ class Reranked:
             ValueError: `rerank` did not return one number for each pair.
         """
         found = self.ranker.best(queries, self.candidates, where)
-        pairs = [(query, _text(hit)) for query, hits in zip(queries, found, strict=True) for hit in hits]
-        scores = [float(score) for score in self.rerank(pairs)] if pairs else []
-        if len(scores) != len(pairs) or any(map(math.isnan, scores)):
-            problem = f"{len(scores)} scores" if len(scores) != len(pairs) else "NaN among them"
-            raise ValueError(f"rerank: expected a number for each of {len(pairs)} pairs of texts, found {problem}.")
-        given = iter(scores)
-        rescored = [[dataclasses.replace(hit, score=next(given)) for hit in hits] for hits in found]
-        ranked = (sorted(hits, key=lambda hit: -hit.score)[:limit] for hits in rescored)
-        return [Hits.of(hits, before) for hits, before in zip(ranked, found, strict=True)]
+        pairs = [[(query, _text(hit)) for hit in hits] for query, hits in zip(queries, found, strict=True)]
+        if self.budget_s is None:
+            scores = iter(reranker_scores(self.rerank, [pair for each in pairs for pair in each]))
+            of_queries = [[next(scores) for _ in each] for each in pairs]
+        else:
+            of_queries = [self._in_time(each, limit, self.budget_s) for each in pairs]
+        ranked: list[list[Hit]] = []
+        for hits, scored in zip(found, of_queries, strict=True):
+            rescored = [dataclasses.replace(hit, score=score) for hit, score in zip(hits, scored, strict=False)]
+            ranked.append(Hits.of(sorted(rescored, key=lambda hit: -hit.score)[:limit], hits))
+        return ranked
+
+    def _in_time(self, pairs: Sequence[tuple[str, str]], least: int, budget_s: float) -> list[float]:
+        """Score the first pairs, as many as the budget allows, and `least` at least."""
+        end, scores, took = time.perf_counter() + budget_s, list[float](), 0.0
+        while len(scores) < len(pairs) and (not scores or time.perf_counter() + took < end):
+            start, size = time.perf_counter(), _PART if scores else least
+            scores += reranker_scores(self.rerank, pairs[len(scores) : len(scores) + size])
+            took = time.perf_counter() - start
+        return scores
+
+
+def reranker_scores(rerank: Rerank, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """Return a reranker's score of each pair of a query and a text.
+
+    Raises:
+        ValueError: `rerank` did not return one number for each pair.
+    """
+    scores = [float(score) for score in rerank(pairs)] if pairs else []
+    if len(scores) != len(pairs) or any(map(math.isnan, scores)):
+        problem = f"{len(scores)} scores" if len(scores) != len(pairs) else "NaN among them"
+        raise ValueError(f"rerank: expected a number for each of {len(pairs)} pairs of texts, found {problem}.")
+    return scores
 
 
 def _followed(

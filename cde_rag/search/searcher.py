@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final, cast
 
 from cde_rag._telemetry import Attributes, operation, short
@@ -10,12 +11,14 @@ from cde_rag._validation import check_list, check_positive, check_texts, check_w
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
 from cde_rag.field_names import value_at
+from cde_rag.models.rerankers import named_reranker
 from cde_rag.records import Hit, Hits, check_key, parent_of
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
 from cde_rag.stores.base import ProcessBound
 from cde_rag.stores.store import Store
 
+RERANKED: Final = 50  # hits of a query that are reranked
 CHECKED: Final = 64  # fields of filters that are looked for, where a filter finds nothing
 
 
@@ -43,19 +46,28 @@ class Searcher(ProcessBound):
         return other
 
     @named_keywords
-    def reranked(self, rerank: Rerank, *, candidates: int = 50) -> "Searcher":
+    def reranked(
+        self, rerank: Rerank | str | Path, *, candidates: int = RERANKED, budget_ms: int | None = None
+    ) -> "Searcher":
         """Return a search whose best hits are reranked, for example by a cross-encoder.
 
         Args:
-            rerank: Function from pairs of a query and a text (title and text) to a score for each, higher is better,
-                such as `CrossEncoder.predict` of sentence-transformers.
+            rerank: A name as in `cde_rag.models.rerankers.named_reranker`, such as
+                "cross-encoder/ms-marco-MiniLM-L6-v2"; or a function from pairs of a query and a text (title and text)
+                to a score for each, higher is better, such as `CrossEncoder.predict` of sentence-transformers.
             candidates: Number of hits to rerank per query; others are never returned.
+            budget_ms: Milliseconds for each query, after which no more candidates are scored; those without a score
+                are left out, but never so many that fewer than `k` hits are returned. None: all are scored.
 
         Raises:
-            ValueError: `candidates` is below 1.
+            MissingExtraError: A package that a named reranker needs is not installed.
+            ModelError: There is no reranker of that name.
+            ValueError: `candidates` is below 1, or `budget_ms` below 0.
         """
         candidates = check_positive(candidates, "candidates")
-        return self.with_ranker(Reranked(self._ranker, rerank, candidates))
+        budget_s = None if budget_ms is None else check_whole(budget_ms, "budget_ms", least=0) / 1000
+        function = named_reranker(rerank) if isinstance(rerank, str | Path) else rerank
+        return self.with_ranker(Reranked(self._ranker, function, candidates, budget_s))
 
     @named_keywords
     def search(

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Final
 
 from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from cde_rag.records import CHUNK, Hit, PartialRecord, Record, check_key, default_id
 from cde_rag.search.fusion import Ranking
 from cde_rag.search.grouping import Group, ParentHit
+from cde_rag.search.retrievers import Rerank
+from cde_rag.search.searcher import RERANKED
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, check_fingerprint
@@ -48,6 +50,17 @@ class SearchRequest(RequestBody):
     group_size: int = Field(3, ge=1, le=MOST_HITS, description="Maximum number of hits per group or parent.")
     parents: bool = Field(default=False, description="True: return the parents of the best hits, complete.")
     fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")
+    rerank: str | None = Field(None, description="Reranker of the best hits: one that the server was started with.")
+    rerank_top: int | None = Field(None, ge=1, le=MOST_HITS, description="Number of hits to rerank; 50 by default.")
+    rerank_budget_ms: int | None = Field(
+        None, ge=0, description="Milliseconds of reranking; hits without a score are left out, but for the first k."
+    )
+
+    @model_validator(mode="after")
+    def _with_a_reranker(self) -> "SearchRequest":
+        if self.rerank is None and (self.rerank_top, self.rerank_budget_ms) != (None, None):
+            raise ValueError("rerank_top and rerank_budget_ms are of rerank; name a reranker, or leave them out")
+        return self
 
 
 class NewRecord(RequestBody):
@@ -106,11 +119,17 @@ async def search_collection(name: str, body: SearchRequest, service: Serving) ->
     `pending` is the number of records that wait for their vectors. `warnings` has a sentence for each field of a filter
     that found nothing and that no record has.
     """
-    return Json(await in_thread(found, service.registry.collection(name), body))
+    rerank = None if body.rerank is None else service.reranker(body.rerank, param="rerank")[1]
+    return Json(await in_thread(found, service.registry.collection(name), body, rerank))
 
 
-def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
+def found(served: ServedCollection, body: SearchRequest, rerank: Rerank | None = None) -> dict[str, Any]:
     """Search a collection.
+
+    Args:
+        served: The collection.
+        body: Body of the request.
+        rerank: Reranker that it names.
 
     Raises:
         ContextMismatchError: It is in another vector space than the request expects.
@@ -118,6 +137,9 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
     """
     collection, by = served.collection, served.by(body.by or "hybrid")
     searcher = collection.searcher(by)
+    if rerank is not None:
+        top = body.rerank_top or RERANKED
+        searcher = searcher.reranked(rerank, candidates=top, budget_ms=body.rerank_budget_ms)
     fingerprint = collection.store.manifest().fingerprint
     check_fingerprint(body.fingerprint, fingerprint)
     paged: dict[str, Any] = {

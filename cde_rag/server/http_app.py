@@ -21,6 +21,7 @@ from cde_rag.server import (
     job_routes,
     judgments,
     page_routes,
+    rerank_routes,
     vector_store_routes,
 )
 from cde_rag.server.error_responses import Json, RequestError, add_handlers
@@ -51,8 +52,8 @@ def create_app(service: Service, tenants: Mapping[str, Service] | None = None) -
         title="cde-rag", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, strict_content_type=True
     )
     app.state.service, app.state.tenants = service, tenants
-    served = (embedding_routes, vector_store_routes, chat_routes, collection_routes, context_routes, job_routes)
-    for routes in (*served, judgments, page_routes):
+    served = (embedding_routes, rerank_routes, vector_store_routes, chat_routes, collection_routes, context_routes)
+    for routes in (*served, job_routes, judgments, page_routes):
         app.include_router(routes.router, dependencies=[] if routes is page_routes else [Depends(check_parameters)])
     app.add_api_route("/health", _health, methods=["GET"])
     app.add_api_route("/metrics", _metrics, methods=["GET"], dependencies=[Depends(check_is_no_tenants)])

@@ -1,16 +1,20 @@
 """State of a running server, and how routes get at it."""
 
 import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, SupportsFloat, cast
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
+from cde_rag.errors import ModelError
+from cde_rag.search.retrievers import Rerank
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import NullRanker
 from cde_rag.server.error_responses import RequestError
@@ -19,6 +23,7 @@ from cde_rag.server.language_model import LanguageModel
 from cde_rag.server.registry import Registry
 from cde_rag.server.token_batcher import Role, TokenBatcher
 
+_log = logging.getLogger("cde_rag.server")
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # of batches
 TENANT: Final = "cde_rag.tenant"  # of a request's scope: name of the tenant whose key it has
 
@@ -66,6 +71,7 @@ class ServerOptions:
         max_requests: Requests that are answered at one time.
         contexts: Folder of the contexts that are made over HTTP; None: none can be made.
         language_model: Language model that answers chats; None: they get the passages alone.
+        rerankers: Rerankers that requests may name; a request loads none.
     """
 
     default_role: Role | None = None
@@ -74,6 +80,7 @@ class ServerOptions:
     max_requests: int = 1_000
     contexts: Path | None = None
     language_model: LanguageModel | None = None
+    rerankers: Mapping[str, Rerank] = field(default_factory=dict[str, Rerank])
 
 
 class PrometheusMetrics:
@@ -137,11 +144,42 @@ class Service:
         """Ranking in the null context, to compare with."""
         return NullRanker(self.registry.batcher)
 
+    def reranker(self, name: str | None, *, param: str) -> tuple[str, Rerank]:
+        """Return a reranker that the server was started with, and its name.
+
+        Args:
+            name: Its name; None for the only one.
+            param: Field of the request that names it.
+
+        Raises:
+            RequestError: 404, there is none of this name, or not exactly one; from the reranker 502, it did not answer.
+        """
+        there = self.options.rerankers
+        wanted = next(iter(there)) if name is None and len(there) == 1 else name
+        if wanted not in there:
+            found = "none" if wanted is None else repr(wanted[:200])
+            message = (
+                f"Expected one of the rerankers of this server, {', '.join(there) or 'which has none'}, found {found}. "
+                "Others are named when it starts: cde-rag serve --rerank NAME."
+            )
+            raise RequestError(404, message, code="model_not_found", param=param)
+        return wanted, partial(_reranked, there[wanted])
+
     def close(self) -> None:
         """Cancel the jobs, embed the queued texts, and close the collections."""
         self.jobs.close()
         self.registry.batcher.close()
         self.registry.close()
+
+
+def _reranked(rerank: Rerank, pairs: Sequence[tuple[str, str]]) -> Iterable[SupportsFloat]:
+    """Score pairs; a reranker that cannot is an error of the server, and the log has its message."""
+    try:
+        return rerank(pairs)
+    except ModelError as error:
+        _log.error("a reranker failed", exc_info=error)
+        message = "The reranker gave no scores; the server's log has the reason. Search without it, or again later."
+        raise RequestError(502, message, code="reranker") from error
 
 
 async def service_of(request: Request) -> Service:  # async, since FastAPI runs other functions in a thread

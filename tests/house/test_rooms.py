@@ -34,7 +34,7 @@ MODULES, PACKAGES = 9, 14
 FAMILY = ("config", "network", "graph", "checkpoint")
 ENGINE = ("engine", "tables", "search", "index", "verify", "store")
 WINGS = {  # one floor plan: files that each wing has, under the same names; who knows one wing knows all
-    CORE / "models": (("one_way", "pair", "two_way", "plain"), FAMILY),
+    CORE / "models": (("one_way", "pair", "two_way", "plain", "cross_encoder"), FAMILY),
     CORE / "stores": (("faiss", "postgres", "qdrant", "qdrant_edge"), ENGINE),
 }
 SHARED_ROOMS = {  # packages next to wings, which are none: what two wings or more have in common

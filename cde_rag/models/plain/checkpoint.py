@@ -58,7 +58,20 @@ class ModelFiles:
                 another folder.
         """
         folder, exact = _resolve(name)
-        files = _files(folder)
+        return cls._hashed(folder, exact, _files(folder, _listed(folder / MODULES)))
+
+    @classmethod
+    def find_cross_encoder(cls, name: str) -> "ModelFiles":
+        """Find a cross-encoder, which may be a model of transformers without a list of modules, and hash its files.
+
+        Arguments and errors are those of `find`.
+        """
+        folder, exact = _resolve(name)
+        modules = _listed(folder / MODULES) if (folder / MODULES).exists() else [Path()]
+        return cls._hashed(folder, exact, _files(folder, modules))
+
+    @classmethod
+    def _hashed(cls, folder: Path, exact: str, files: Sequence[Path]) -> "ModelFiles":
         before = [written(path) for path in files]
         return cls(folder, exact, {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}, before)
 
@@ -133,9 +146,9 @@ def _resolve(name: str) -> tuple[Path, str]:
     return cached, str(replace(parsed, revision=cached.name))
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files that determine the vectors: the model's own and those of its modules."""
-    parts = [part for module in _listed(folder / MODULES) for part in _with_routes(folder, module)]
+def _files(folder: Path, modules: Sequence[Path]) -> list[Path]:
+    """Return the files that determine the vectors or scores: the model's own and those of its modules."""
+    parts = [part for module in modules for part in _with_routes(folder, module)]
     if outside := [str(part) for part in parts if part.is_absolute() or ".." in part.parts]:
         raise ModelError(f"{folder / MODULES}: expected modules inside the folder, found {', '.join(outside)}.")
     inner = [path for part in parts if part != Path() for path in (folder / part).rglob("*")]

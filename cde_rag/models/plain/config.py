@@ -4,7 +4,7 @@ Every setting that could change a vector is checked: what is not known here is a
 sentence-transformers itself runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -40,63 +40,30 @@ ARCHITECTURES: Final = {
     "modernbert": ModernEncoder,
 }
 _PROMPTS: Final = {"query": "", "document": ""}  # of a model that has none
-_FORWARD: Final = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+EMBEDDING: Final[Mapping[str, Any]] = {  # settings of a Transformer module that returns the states of tokens
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
 
 
-@dataclass(frozen=True)
-class TextEncoder:
-    """An encoder of texts, with the modules that follow it.
+@dataclass(frozen=True, kw_only=True)
+class StoredEncoder:
+    """An encoder in files, but for the work that follows it.
 
     Attributes:
         files: Files of the model.
         encoder: Sizes of the encoder; its max_length is the model's own.
-        head: Work on the states of tokens.
         tokenizer: Tokenizer, with the token ids of sentence-transformers.
         weights: Paths of the files of weights.
-        prefix: Start of the names of weights, such as "bert.".
+        prefix: Start of the names of the encoder's weights, such as "bert.".
     """
 
     files: ModelFiles
     encoder: BertEncoder | ModernEncoder
-    head: Head
     tokenizer: TextTokenizer
     weights: tuple[str, ...]
     prefix: str
-
-    @classmethod
-    def read(cls, files: ModelFiles, role: str = "document") -> "TextEncoder":
-        """Read the encoder of a role's texts, but for its weights.
-
-        Args:
-            files: Files of the model.
-            role: "query" or "document".
-
-        Raises:
-            ModelError: A file was written meanwhile.
-            OtherArchitectureError: It is no encoder, or another one; with what was found.
-        """
-        with other_forms():
-            return cls._read(files, role)
-
-    @classmethod
-    def _read(cls, files: ModelFiles, role: str) -> "TextEncoder":
-        first, *modules = read_modules(files, role)
-        if first.kind != "Transformer":
-            raise OtherArchitectureError(f"the module {first.kind}")
-        folder = first.folder
-        value = json_object(files, f"{folder}config.json")
-        if (architecture := ARCHITECTURES.get(str(value.get("model_type")))) is None:
-            raise OtherArchitectureError(f"the architecture {value.get('model_type')!r}")
-        read = partial(json_object, files)
-        tokenizer, limit = read_tokenizer(read, files.digests, folder, as_it_is=architecture is ModernEncoder)
-        encoder = architecture.read(value, name=files.name, max_length=_max_length(files, folder), limit=limit)
-        if tokenizer.size > encoder.sizes.vocab_size:
-            raise OtherArchitectureError(f"{tokenizer.size} tokens for {encoder.sizes.vocab_size} word embeddings")
-        head = Head.read(files, modules, dim=encoder.sizes.dim, pooled=False)
-        if head.word_weights is not None and len(head.word_weights.weights) < tokenizer.size:
-            raise OtherArchitectureError(f"word weights of fewer than {tokenizer.size} tokens")
-        weights = tuple(path.relative_to(files.folder).as_posix() for path in weight_files(files.folder / folder))
-        return cls(files, encoder, head, tokenizer, weights, _prefix(files, weights, encoder))
 
     @property
     def max_length(self) -> int:
@@ -120,11 +87,87 @@ class TextEncoder:
         Raises:
             ModelError: They were written meanwhile, or hold NaN or infinity.
         """
-        wanted, found = self.encoder.shapes().keys() - {self.encoder.words}, State()
+        wanted = self.encoder.shapes().keys() - {self.encoder.words}
+        found = self.stored({self.prefix + name for name in wanted})
+        return {name.removeprefix(self.prefix): value for name, value in found.items()}
+
+    def stored(self, names: Container[str]) -> State:
+        """Read weights by their stored names; errors as of `state`."""
+        found = State()
         for path in self.weights:
-            state = float_state(self.files.content(path), lambda name: name.removeprefix(self.prefix) in wanted)
-            found |= {name.removeprefix(self.prefix): value for name, value in state.items()}
+            found |= float_state(self.files.content(path), lambda name: name in names)
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoder(StoredEncoder):
+    """An encoder of texts, with the modules that follow it.
+
+    Attributes:
+        head: Work on the states of tokens.
+    """
+
+    head: Head
+
+    @classmethod
+    def read(cls, files: ModelFiles, role: str = "document") -> "TextEncoder":
+        """Read the encoder of a role's texts, but for its weights.
+
+        Args:
+            files: Files of the model.
+            role: "query" or "document".
+
+        Raises:
+            ModelError: A file was written meanwhile.
+            OtherArchitectureError: It is no encoder, or another one; with what was found.
+        """
+        with other_forms():
+            return cls._read(files, role)
+
+    @classmethod
+    def _read(cls, files: ModelFiles, role: str) -> "TextEncoder":
+        first, *modules = read_modules(files, role)
+        if first.kind != "Transformer":
+            raise OtherArchitectureError(f"the module {first.kind}")
+        value = json_object(files, f"{first.folder}config.json")
+        encoder = read_encoder(files, first.folder, value, task=EMBEDDING)
+        head = Head.read(files, modules, dim=encoder.encoder.sizes.dim, pooled=False)
+        if head.word_weights is not None and len(head.word_weights.weights) < encoder.tokenizer.size:
+            raise OtherArchitectureError(f"word weights of fewer than {encoder.tokenizer.size} tokens")
+        return cls(
+            files=files,
+            encoder=encoder.encoder,
+            tokenizer=encoder.tokenizer,
+            weights=encoder.weights,
+            prefix=encoder.prefix,
+            head=head,
+        )
+
+
+def read_encoder(files: ModelFiles, folder: str, value: Mapping[str, Any], *, task: Mapping[str, Any]) -> StoredEncoder:
+    """Read the encoder in a folder of a model, but for its weights.
+
+    Args:
+        files: Files of the model.
+        folder: Folder of the encoder, with its slash; empty for the model's own.
+        value: Content of its config.json.
+        task: The only value of settings of a Transformer module that say what it is for.
+
+    Raises:
+        ModelError: A file was written meanwhile.
+        OtherArchitectureError: It is another encoder; with what was found.
+    """
+    if (architecture := ARCHITECTURES.get(str(value.get("model_type")))) is None:
+        raise OtherArchitectureError(f"the architecture {value.get('model_type')!r}")
+    read = partial(json_object, files)
+    tokenizer, limit = read_tokenizer(read, files.digests, folder, as_it_is=architecture is ModernEncoder)
+    max_length = _max_length(files, folder, task)
+    encoder = architecture.read(value, name=files.name, max_length=max_length, limit=limit)
+    if tokenizer.size > encoder.sizes.vocab_size:
+        raise OtherArchitectureError(f"{tokenizer.size} tokens for {encoder.sizes.vocab_size} word embeddings")
+    weights = tuple(path.relative_to(files.folder).as_posix() for path in weight_files(files.folder / folder))
+    prefix = _prefix(files, weights, encoder)
+    return StoredEncoder(files=files, encoder=encoder, tokenizer=tokenizer, weights=weights, prefix=prefix)
 
 
 def read_prompts(files: ModelFiles) -> Mapping[str, str]:
@@ -144,19 +187,13 @@ def read_prompts(files: ModelFiles) -> Mapping[str, str]:
         return {name: prompt or "" for name, prompt in (_PROMPTS | own).items()}
 
 
-def _max_length(files: ModelFiles, folder: str) -> int | None:
+def _max_length(files: ModelFiles, folder: str, task: Mapping[str, Any]) -> int | None:
     """Return the maximum tokens that the settings of a Transformer module name; None if they name none."""
     path = f"{folder}{TRANSFORMER}"
     if others := [name for name in files.digests if _of_transformer(name, folder) and name != path]:
         raise OtherArchitectureError(", ".join(others))
     value = json_object(files, path)
-    known = {
-        "max_seq_length": None,
-        "transformer_task": "feature-extraction",
-        "modality_config": _FORWARD,
-        "module_output_name": "token_embeddings",
-        "unpad_inputs": None,
-    }
+    known = {"max_seq_length": None, "unpad_inputs": None, **task}
     check_settings(path, value, known=known)
     own = value.get("max_seq_length")
     return None if own is None else int(own)

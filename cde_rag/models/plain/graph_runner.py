@@ -5,14 +5,15 @@ from functools import partial
 from typing import Final, cast
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Bool, Float32, Int64, Shaped
 from tqdm import tqdm
 
 from cde_rag.models.batching import padded, tight_buckets
+from cde_rag.models.files.word_embeddings import WordEmbeddings
 from cde_rag.models.one_way.graph import TEXT
 from cde_rag.models.plain.bert import POSITIONS, BertEncoder
 from cde_rag.models.plain.checkpoint import check_shortened
-from cde_rag.models.plain.config import TextEncoder, read_prompts
+from cde_rag.models.plain.config import StoredEncoder, TextEncoder, read_prompts
 from cde_rag.models.plain.graph import WEIGHTS, text_graph
 from cde_rag.models.plain.text_model import ReadText
 from cde_rag.models.runtimes.engines import CompiledGraph, CompiledGraphs
@@ -84,32 +85,50 @@ class GraphTextModel:
         rows = [cast("list[int]", text.content) for text in texts]
         vectors = np.empty((len(rows), self.dim), dtype=np.float32)
         with tqdm(total=len(rows), unit="text", disable=not progress) as bar:
-            for bucket in self._buckets([len(row) for row in rows], batch_size):
+            for bucket in bounded_buckets([len(row) for row in rows], batch_size, self._model.encoder.sizes.heads):
                 vectors[bucket] = graph.run(self._inputs([rows[place] for place in bucket]))
                 bar.update(len(bucket))
         return vectors
 
-    def _buckets(self, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-        """Yield positions as `tight_buckets`, of long texts fewer at once, whose attention would fill the memory."""
-        for bucket in tight_buckets(lengths, size):
-            step = max(_SCORES // (self._model.encoder.sizes.heads * lengths[bucket[0]] ** 2), 1)
-            for start in range(0, len(bucket), step):
-                yield bucket[start : start + step]
-
     def _inputs(self, rows: Sequence[Sequence[int]]) -> dict[str, Shaped[np.ndarray, "..."]]:
         """Return the graph's inputs of texts, padded."""
-        encoder, weights = self._model.encoder, self._model.head.word_weights
-        ids, mask = padded(rows, room=encoder.sizes.max_positions)
-        words = self._words(ids)
-        if isinstance(encoder, BertEncoder) and encoder.first:
-            usual = encoder.usual_places(ids.shape[1])
-            places = np.where(mask, encoder.places(ids), usual)
-            if (places != usual).any():  # a text has the token of padding in it
-                positions = self._model.table(POSITIONS)
-                words += positions(places) - positions(usual)
+        ids, mask, words = embedded_tokens(self._model, self._words, rows)
+        weights = self._model.head.word_weights
         given: dict[str, Shaped[np.ndarray, ...]] = dict(zip(TEXT, (words, mask.astype(np.float32)), strict=True))
         return given if weights is None else {**given, WEIGHTS: np.where(mask, weights.of(ids), np.float32(0))}
 
     def _graph(self, threads: int) -> CompiledGraph:
         build = partial(text_graph, self._model)
         return self._compiled.get(self._stage, threads, lambda: kept_graph(self._digest, self._stage, build))
+
+
+def bounded_buckets(lengths: Sequence[int], size: int, heads: int) -> Iterator[list[int]]:
+    """Yield positions as `tight_buckets`, of long texts fewer at once, whose attention would fill the memory."""
+    for bucket in tight_buckets(lengths, size):
+        step = max(_SCORES // (heads * lengths[bucket[0]] ** 2), 1)
+        for start in range(0, len(bucket), step):
+            yield bucket[start : start + step]
+
+
+def embedded_tokens(
+    model: StoredEncoder, table: WordEmbeddings, rows: Sequence[Sequence[int]]
+) -> tuple[
+    Int64[np.ndarray, "batch tokens"], Bool[np.ndarray, "batch tokens"], Float32[np.ndarray, "batch tokens dim"]
+]:
+    """Pad token ids, and return them with their mask and the word embeddings that the encoder's graph is given.
+
+    Args:
+        model: The encoder.
+        table: Its word embeddings.
+        rows: Token ids of each text.
+    """
+    encoder = model.encoder
+    ids, mask = padded(rows, room=encoder.sizes.max_positions)
+    words = table(ids)
+    if isinstance(encoder, BertEncoder) and encoder.first:
+        usual = encoder.usual_places(ids.shape[1])
+        places = np.where(mask, encoder.places(ids), usual)
+        if (places != usual).any():  # a text has the token of padding in it
+            positions = model.table(POSITIONS)
+            words += positions(places) - positions(usual)
+    return ids, mask, words
