@@ -96,7 +96,7 @@ def test_a_stored_address_is_never_asked(served: tuple[Server, str]) -> None:
     foreign = Context.create(
         identity, TEXTS, vectors, sampling="random", seed=0, documents_seen=len(TEXTS), source="all"
     )
-    with pytest.raises(ModelError, match="a stored address is never asked"):
+    with pytest.raises(ModelError, match="nothing is sent to a stored address"):
         loaded(Context.from_bytes(foreign.to_bytes(), where="The context"))
     assert (server.calls, server.keys) == ([], set())
 

@@ -74,10 +74,7 @@ def audit(
             if stamped is not None:
                 model, prefixes = stamped[0], prefixes or stamped[1]
             found = compare(source, embedder_of(model, context, prefixes), sample=sample)
-    if as_json:
-        print_json({**asdict(found), "share": found.share, "mixed": found.mixed, "advice": found.advice})
-    else:
-        typer.echo(printable(found.advice))
+    _print(found, as_json=as_json)
     if found.others or found.disputes:
         raise typer.Exit(1)
 
@@ -98,6 +95,7 @@ def stamp(
     document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     sample: Annotated[int, typer.Option(min=1, help="Number of texts to embed again before.")] = 64,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a stamp into another application's store: the model, prefixes and context of its vectors.
 
@@ -114,7 +112,15 @@ def stamp(
 
     embedder = embedder_of(model, context, prefixes_of(document_prefix, query_prefix))
     with source_of(target, text=text, vector=vector) as source:
-        typer.echo(printable(stamp_source(source, embedder, sample=sample).advice))
+        found = stamp_source(source, embedder, sample=sample)
+    _print(found, as_json=as_json)
+
+
+def _print(found: "Audit", *, as_json: bool) -> None:
+    if as_json:
+        print_json({**asdict(found), "share": found.share, "mixed": found.mixed, "advice": found.advice})
+    else:
+        typer.echo(printable(found.advice))
 
 
 def _named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
@@ -126,6 +132,7 @@ def _named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
     from cde_rag.errors import StoreFormatError
     from cde_rag.indexing.stamp_reader import StampError, parse
     from cde_rag.indexing.stamping import Stampable
+    from cde_rag.models.named import is_served
 
     text = source.stamp_text() if isinstance(source, Stampable) else None
     if text is None:
@@ -134,7 +141,13 @@ def _named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
         found = parse(text)
     except StampError as error:
         raise StoreFormatError(f"{source.target}: its stamp cannot be read. {error} Or give --model NAME.") from error
-    return found.model["name"], dict(found.prefixes)
+    name = found.model["name"]
+    if is_served(name):
+        raise ModelError(
+            f"{source.target}: its stamp names {name}. Nothing is sent to a stored address: audit it in Python, with "
+            "an openai_embedder of that server, if you trust it."
+        )
+    return name, dict(found.prefixes)
 
 
 def is_collection(target: str) -> bool:

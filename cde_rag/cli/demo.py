@@ -38,7 +38,7 @@ def demo(
         typer.Option("--all", help="Index all docstrings of the library and the packages: minutes, once."),
     ] = False,
     path: Annotated[Path | None, typer.Option(help="Folder of the index. [default: your cache folder]")] = None,
-    model: Annotated[str, typer.Option(help="See cde-rag models.")] = "cde-mini",
+    model: Annotated[str, typer.Option(help="Listed by cde-rag models.")] = "cde-mini",
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -39,7 +39,7 @@ def evaluate(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="See cde-rag models. [default: cde-mini, or the collection's]")
+        str | None, typer.Option(help="Listed by cde-rag models. [default: cde-mini, or the collection's]")
     ] = None,
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")

@@ -138,7 +138,8 @@ def index(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="See cde-rag models. [default: the collection's own; cde-mini for a new one]")
+        str | None,
+        typer.Option(help="Listed by cde-rag models. [default: the collection's own; cde-mini for a new one]"),
     ] = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,

@@ -148,8 +148,9 @@ def loaded(
     family = next((one for one in PLAIN if one.owns(identity)), None)
     if model is None and family is None and is_served(identity.name):
         raise ModelError(
-            f"Expected the name of a model in the context, found {identity.name!r}: a stored address is never asked, "
-            "since whoever wrote it would get your texts and your key. Give the model, if you trust it: model=…."
+            f"Expected the name of a model in the context, found {identity.name!r}: nothing is sent to a stored "
+            "address, since whoever wrote it would get your texts and your key. Give the model if you trust it: "
+            "model=…."
         )
     try:
         if family is None or isinstance(model, Model) or is_served(model):

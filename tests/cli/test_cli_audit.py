@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from cde_rag import Collection, ContextualEmbedder, PlainEmbedder
 from cde_rag.cli import app
-from cde_rag.indexing.stamp_reader import KEY
+from cde_rag.indexing.stamp_reader import KEY, canonical, digest_of
 from cde_rag.stores.faiss import FaissStore
 
 Run = Callable[..., Result]
@@ -77,7 +77,8 @@ def test_a_stamped_store_names_its_model(run: Run, tmp_path: Path, embedder: Con
 def test_a_plain_model_is_loaded_by_its_stamp(tmp_path: Path):
     model = write_transformer(tmp_path / "plain")
     plain = PlainEmbedder(model, prefixes={"document": "river: ", "query": "bank: "})
-    collection = chromadb.PersistentClient(path=str(tmp_path / "db")).create_collection("papers")
+    client = chromadb.PersistentClient(path=str(tmp_path / "db"))
+    collection = client.create_collection("papers")
     collection.add(ids=TEXTS, documents=TEXTS, embeddings=plain.embed_documents(TEXTS))  # type: ignore[arg-type]
     target = f"chroma:{tmp_path / 'db'}#papers"
     invoke = CliRunner().invoke
@@ -88,6 +89,13 @@ def test_a_plain_model_is_loaded_by_its_stamp(tmp_path: Path):
     found = invoke(app, ["audit", target])
     assert found.exit_code == 0, found.output
     assert "20 of 20 sampled vectors" in found.stdout
+    content = json.loads(client.get_collection("papers").metadata[KEY])
+    content["model"]["name"] = "http://example.com/v1#model"  # as whoever wrote the store may have it
+    content["digest"] = digest_of({name: value for name, value in content.items() if name != "digest"})
+    collection.modify(metadata={KEY: canonical(content).decode()})
+    refused = invoke(app, ["audit", target])
+    assert refused.exit_code == 1
+    assert "Nothing is sent to a stored address" in refused.stderr
     collection.modify(metadata={KEY: "{}"})
     damaged = invoke(app, ["audit", target])
     assert damaged.exit_code == 1
