@@ -173,7 +173,9 @@ class RerankEndpoint:
 class _NoRedirects(HTTPRedirectHandler):
     """Takes a redirect for an error."""
 
-    def redirect_request(self, *_: object) -> None:
+    def redirect_request(
+        self, req: object, fp: object, code: object, msg: object, headers: object, newurl: object
+    ) -> None:
         """Follow none."""
 
 

@@ -156,7 +156,7 @@ class Service:
         """
         there = self.options.rerankers
         wanted = next(iter(there)) if name is None and len(there) == 1 else name
-        if wanted not in there:
+        if wanted is None or wanted not in there:
             found = "none" if wanted is None else repr(wanted[:200])
             message = (
                 f"Expected one of the rerankers of this server, {', '.join(there) or 'which has none'}, found {found}. "

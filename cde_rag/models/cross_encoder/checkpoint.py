@@ -73,7 +73,8 @@ class CrossEncoderFiles:
         if architecture.endswith(CLASSIFIER) and count != 1:
             raise ModelError(f"Expected a cross-encoder with one score for a pair, found {files.name} with {count}.")
         old = config.pop("sbert_ce_default_activation_function", None)
-        named = settings.pop("activation_fn", None) or (config.get("sentence_transformers") or {}).get("activation_fn")
+        others: Mapping[str, Any] = config.get("sentence_transformers") or {}
+        named: object = settings.pop("activation_fn", None) or others.get("activation_fn")
         return cls(files, config, settings, architecture, str(named or old or _USUAL), has_modules)
 
 

@@ -59,7 +59,7 @@ class CrossTokenizer:
     """
 
     def __init__(self, serialised: str, max_length: int) -> None:
-        self._tokenizer = Tokenizer.from_str(serialised)
+        self._tokenizer: Any = Tokenizer.from_str(serialised)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_length, strategy="longest_first", direction="right")
         self.max_length = max_length

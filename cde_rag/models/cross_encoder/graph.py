@@ -66,7 +66,7 @@ class GraphCrossEncoder:
         if self._types is not None:
             for row, (_, types) in enumerate(rows):
                 words[row, : len(types)] += np.array(types, dtype=np.float32)[:, None] * self._types
-        given = dict(zip(TEXT, (words, mask.astype(np.float32)), strict=True))
+        given: dict[str, np.ndarray] = dict(zip(TEXT, (words, mask.astype(np.float32)), strict=True))
         return self._graph().run(given)[:, 0]
 
     def _graph(self) -> CompiledGraph:
