@@ -73,7 +73,7 @@ def test_extras_are_those_of_the_project():
     table = project.split("[project.optional-dependencies]")[1].split("\n[")[0]
     found = {
         extra: tuple(re.findall(r'"([A-Za-z0-9-]+?)(?:\[[a-z,]+\])?[><=][^;"]*"', packages))
-        for extra, packages in re.findall(r"^([a-z]+) = \[(.*?)\]$", table, re.MULTILINE | re.DOTALL)
+        for extra, packages in re.findall(r"^([a-z-]+) = \[(.*?)\]$", table, re.MULTILINE | re.DOTALL)
     }
     assert {
         extra: packages for extra, packages in found.items() if extra not in ("all", "setup", "dev")
