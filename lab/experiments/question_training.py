@@ -278,14 +278,19 @@ class TrainingPlan:
     def models(self, variant: Variant) -> list[Path]:
         """Train a variant with each seed; return the models' folders."""
         folders = [self._work / variant.config.name / f"seed-{seed}" for seed in variant.config.seeds]
-        if all((folder / MODEL / CARD).exists() for folder in folders):
+        missing = {
+            seed: folder
+            for seed, folder in zip(variant.config.seeds, folders, strict=True)
+            if not (folder / MODEL / CARD).exists()
+        }
+        if not missing:
             return [folder / MODEL for folder in folders]
         prepared = self.prepared(variant)
         sources = [prepared.source_names[code] for code in prepared.sources]
         old = {each.source for each in self.config.old}
         questions = sum(source not in old for source in sources)
         updates = round(variant.config.epochs * questions * (1 + self.config.old_share) / self.config.batch)
-        for seed, folder in zip(variant.config.seeds, folders, strict=True):
+        for seed, folder in missing.items():
             phases = tuple(
                 replace(
                     phase,
