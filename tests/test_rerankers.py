@@ -73,7 +73,7 @@ def without_modules(folder: Path, activation: str, place: str) -> None:
 @pytest.mark.parametrize("place", ["", "sentence_transformers"])
 @pytest.mark.parametrize("activation", ["torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"])
 def test_models_of_earlier_versions(tmp_path: Path, activation: str, place: str) -> None:
-    """As ms-marco-MiniLM-L6-v2: no list of modules, and logits as scores."""
+    """The form of ms-marco-MiniLM-L6-v2: no list of modules, and logits as scores."""
     folder = write_cross_encoder(tmp_path / "model", "bert")
     without_modules(folder, activation, place)
     assert_those_of_sentence_transformers(folder)

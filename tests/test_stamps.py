@@ -34,7 +34,7 @@ READER = Path(stamp_reader.__file__)
 
 
 def vectors_of(embedder: ContextualEmbedder) -> list[list[float]]:
-    """As another program makes them of a stamp: each text in its role."""
+    """Vectors that another program makes of a stamp: each text in its role."""
     kinds: dict[str, Callable[[list[str]], np.ndarray]] = {
         "document": embedder.embed_documents,
         "query": embedder.embed_queries,

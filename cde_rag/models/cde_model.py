@@ -17,7 +17,7 @@ from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.model import DOCUMENT, QUERY, Embedded, Model
 from cde_rag.models.runtimes import runtime_choice
-from cde_rag.models.runtimes.attention import AUTO, FLASH, check_attention
+from cde_rag.models.runtimes.attention import AUTO, check_without_torch
 from cde_rag.models.runtimes.stage_runner import DTYPES, StageRunner
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
@@ -83,9 +83,7 @@ class CDEModel(Model):
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
         self.given_dtype = dtype
         self.stages: StageRunner = (
-            network
-            if isinstance(network, StageRunner)
-            else _torch_runner(network, device, dtype, check_attention(attn_implementation))
+            network if isinstance(network, StageRunner) else _torch_runner(network, device, dtype, attn_implementation)
         )
         self.runtime, self.device, self.dtype = self.stages.runtime, self.stages.device, self.stages.dtype
         self.config = self.stages.config
@@ -151,7 +149,7 @@ class CDEModel(Model):
             prefixes=prefixes,
         )
         source = ModelSource.find(asked, token=token)
-        return cls._read(source, device, dtype, runtime, check_attention(attn_implementation))
+        return cls._read(source, device, dtype, runtime, attn_implementation)
 
     @classmethod
     def shared(
@@ -170,9 +168,8 @@ class CDEModel(Model):
         """
         source = ModelSource.find(_parsed(name))
         asked = runtime_choice.asked(runtime), batch_threads()
-        attention = check_attention(attn_implementation)
-        key = (source.name, device, dtype, runtime, attention, asked, tuple(source.written()))
-        return _SHARED.get(key, lambda: cls._read(source, device, dtype, runtime, attention))
+        key = (source.name, device, dtype, runtime, attn_implementation, asked, tuple(source.written()))
+        return _SHARED.get(key, lambda: cls._read(source, device, dtype, runtime, attn_implementation))
 
     @classmethod
     def _read(
@@ -182,11 +179,8 @@ class CDEModel(Model):
         if chosen == "torch":
             network, tokenizer, digest = source.network()
             model = cls(network, tokenizer, digest, device=device, dtype=fitting, attn_implementation=attention)
-        elif attention == FLASH:
-            raise ModelError(
-                f"attn_implementation={FLASH!r} is of torch, found the runtime {chosen!r}. Give runtime='torch'."
-            )
         else:
+            check_without_torch(attention, chosen)
             files = source.files
             model = cls(source.graphs(chosen, fitting or "float32"), files.tokenizer, files.digest)
         model.given_dtype, model.given_runtime = dtype, runtime

@@ -22,7 +22,7 @@ from cde_rag.models.plain.prompts import prefixes_of
 from cde_rag.models.plain.text_model import ReadText, TextModel
 from cde_rag.models.plain.tower import Tower, load_towers
 from cde_rag.models.runtimes import runtime_choice
-from cde_rag.models.runtimes.attention import AUTO, check_attention
+from cde_rag.models.runtimes.attention import AUTO
 from cde_rag.models.runtimes.stage_runner import DTYPES
 from cde_rag.models.windows import cut_into_windows, pool_windows
 
@@ -59,7 +59,7 @@ class SentenceTransformerModel(PlainModel):
             device=device,
             dtype=dtype,
             runtime=runtime,
-            attention=check_attention(attn_implementation),
+            attention=attn_implementation,
         )
         identity = _identity(files, self._models, prefixes)
         self._model = self._models["document"]

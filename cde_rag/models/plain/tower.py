@@ -20,7 +20,7 @@ from cde_rag.models.plain.settings import OtherArchitectureError, other_forms
 from cde_rag.models.plain.static_table import StaticTable, TableTextModel
 from cde_rag.models.plain.text_model import ReadText, TextModel
 from cde_rag.models.runtimes import runtime_choice
-from cde_rag.models.runtimes.attention import AUTO, FLASH
+from cde_rag.models.runtimes.attention import AUTO, check_without_torch
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
 
@@ -89,10 +89,7 @@ class Tower:
         runtime, dtype = choice
         if runtime == "torch":
             return self._in_torch(dtype, max_length, device, attention)
-        if attention == FLASH:
-            raise ModelError(
-                f"attn_implementation={FLASH!r} is of torch, found the runtime {runtime!r}. Give runtime='torch'."
-            )
+        check_without_torch(attention, runtime)
         if isinstance(self.part, StaticTable):
             return TableTextModel(self.part, max_length=max_length)
         if self.part is None:

@@ -29,6 +29,19 @@ def check_attention(asked: str) -> str:
     return asked
 
 
+def check_without_torch(asked: str, runtime: str) -> None:
+    """Check the attention of a model that runs without torch, where flash attention is not.
+
+    Raises:
+        ModelError: Flash attention is asked for.
+        ValueError: The name is of no implementation.
+    """
+    if check_attention(asked) == FLASH:
+        raise ModelError(
+            f"attn_implementation={FLASH!r} is of torch, found the runtime {runtime!r}. Give runtime='torch'."
+        )
+
+
 def use_attention(encoder: Any | None, asked: str, *, device: str, dtype: str) -> str:
     """Set the attention of an encoder, and return its name, "sdpa" or "flash_attention_2".
 
@@ -40,9 +53,10 @@ def use_attention(encoder: Any | None, asked: str, *, device: str, dtype: str) -
 
     Raises:
         ModelError: Flash attention is asked for, and something is missing.
+        ValueError: The name is of no implementation.
     """
     missing = flash_missing(encoder, device=device, dtype=dtype)
-    if asked == FLASH and missing is not None:
+    if check_attention(asked) == FLASH and missing is not None:
         raise ModelError(f"attn_implementation={FLASH!r} {missing}. Leave attn_implementation out.")
     chosen = SDPA if asked == SDPA or missing is not None else FLASH
     if encoder is not None and (chosen == FLASH or asked == SDPA):
