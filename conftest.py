@@ -11,6 +11,8 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
+import signature_checks
+
 if TYPE_CHECKING:
     from cde_rag.models import CDEModel
 
@@ -27,6 +29,8 @@ CI = os.environ.get("CI") == "true"
 
 # Nothing is measured, and no cache is written; tests/model/test_runtimes.py names its runtimes.
 os.environ["CDE_RAG_RUNTIME"] = "torch"
+
+signature_checks.install()
 
 # No deadline: on two shared cores time says nothing about one example. CI tries the same examples every time.
 settings.register_profile("house", deadline=None, derandomize=CI)
