@@ -1,9 +1,11 @@
 """Signatures are checked in tests: shapes by jaxtyping, which is slow; those without shapes by beartype alone."""
 
 import inspect
+import sys
+import typing
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Final, get_args
 
 import jaxtyping
@@ -16,6 +18,8 @@ _by_types: Final = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheck
 def install() -> None:
     """Choose for each signature that pytest's option `--jaxtyping-packages` has checked."""
     jaxtyping.jaxtyped = checked
+    if sys.version_info < (3, 12):  # each check of a protocol collects its names anew, later versions keep them
+        typing._get_protocol_attrs = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
 
 
 def checked(given: Any = None, *, typechecker: Any) -> Any:
@@ -38,6 +42,8 @@ def _checked(function: Callable[..., Any], typechecker: Any) -> Callable[..., An
     hints = function.__annotations__
     if any(map(_has_shape, hints.values())):
         return _by_shapes(function, typechecker=typechecker)
+    if "<locals>" in function.__qualname__:  # made, and so checked, anew by each call of the function around it
+        return function
     function.__annotations__ = {name: _known(hint, function) for name, hint in hints.items()}
     try:
         by_types = _by_types(function)
