@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import jaxtyping
 import pytest
-from hypothesis import settings
-
 import signature_checks
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from cde_rag.models import CDEModel
