@@ -52,6 +52,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     has_shapes = any(map(_has_shape, hints.values()))
     if "<locals>" in function.__qualname__ and not has_shapes:  # made anew by each call of the function around it
         return function
+    if has_shapes and inspect.isgeneratorfunction(function):  # beartype checks at the first step, by the caller's axes
+        return _jaxtyped(function, typechecker=_by_types)
     function.__annotations__ = {name: _known(hint, function) for name, hint in hints.items()}
     try:
         by_types = _by_types(function)

@@ -1,11 +1,13 @@
 """In tests every signature is checked at run time: a wrong shape or type cannot pass unnoticed."""
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import numpy as np
 import pytest
-from jaxtyping import TypeCheckError
+from jaxtyping import Float32, TypeCheckError
+from signature_checks import checked
 
 from cde_rag.context.context import Context, ModelIdentity
 from cde_rag.records import Record
@@ -53,3 +55,37 @@ def test_a_wrong_type_is_rejected() -> None:
 )
 def test_modules_are_loaded_through_the_checker(name: str) -> None:
     assert type(importlib.import_module(name).__loader__).__module__.startswith("jaxtyping")
+
+
+def both(some: Float32[np.ndarray, "texts dim"], others: Float32[np.ndarray, "texts dim"]) -> None: ...
+
+
+def split(some: Float32[np.ndarray, "texts"], parts: int) -> Float32[np.ndarray, "{parts} part"]:
+    return some.reshape(2, -1)
+
+
+def each(some: Float32[np.ndarray, "texts"]) -> Iterator[float]:
+    yield from some
+
+
+def test_an_axis_has_one_length_in_a_call() -> None:
+    some = np.zeros((2, 3), np.float32)
+    checked(both, typechecker=None)(some, some)
+    with pytest.raises(TypeCheckError, match="others"):
+        checked(both, typechecker=None)(some, some.T)
+    halves = checked(split, typechecker=None)
+    assert halves(some[0, :2], 2).shape == (2, 1)
+    with pytest.raises(TypeCheckError, match="return"):
+        halves(some[0, :2], 1)
+
+
+def test_a_generator_has_axes_of_its_own() -> None:
+    def two(texts: Float32[np.ndarray, "texts"]) -> list[float]:
+        return [float(value) for value in checked(each, typechecker=None)(texts[1:])]
+
+    assert checked(two, typechecker=None)(np.ones(3, np.float32)) == [1.0, 1.0]
+
+
+def test_users_types_are_not_checked_where_they_are_tested(unchecked: None) -> None:
+    assert Record(**asdict(Record("1", "a")) | {"text": "b"}).text == "b"
+    checked(both, typechecker=None)(1, None)
