@@ -16,6 +16,8 @@ from typing import Any, Final, get_args
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
+__name__ = "jaxtyping.signature_checks"  # a warning passes over its frames as over jaxtyping's
+
 _jaxtyped: Final = jaxtyping.jaxtyped
 _by_types: Final = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
