@@ -115,6 +115,7 @@ def test_long_texts_are_counted(plain: ContextualEmbedder) -> None:
     prefixed = len(plain.context.identity.prefixes["document"].split())
     assert plain.count_tokens(["a bank", long]) == plain.count_tokens(["a bank"]) + 12
     assert plain.count_tokens(["a bank"]) == 2 + 2 + prefixed + 1  # [CLS], [SEP] and the colon
+    assert plain.count_tokens([]) == 0
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\ud800"])
