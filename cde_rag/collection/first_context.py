@@ -34,7 +34,8 @@ def create_without_documents(store: Store, model: "AnyModel", parent_key: str | 
     loaded = as_model(model)
     embedder = ContextualEmbedder(loaded, first_context(loaded))
     settings = settings_of(embedder, parent_key if embedder.max_siblings else None)
-    create_in(store, embedder, {**settings, MOVES_AT: _NUMBERS[0]})
+    moves = {} if loaded.identity.is_plain else {MOVES_AT: _NUMBERS[0]}  # a plain model reads no context
+    create_in(store, embedder, {**settings, **moves})
 
 
 def moves_at(settings: Mapping[str, Any]) -> float:
