@@ -458,8 +458,8 @@ class Collection(ProcessBound):
         """Measure the scores of random letters and of the collection's own passages, for the scale of hybrid scores.
 
         Collections are calibrated by themselves as they grow from 64 records on, and when they move to another
-        Context. One that an earlier version made is searched without a scale until this call. A calibration of theirs that fails
-        leaves them as they were, with a warning.
+        Context; where that fails, they stay as they were, with a warning. One that an earlier version made is searched
+        without a scale until this call.
 
         Returns:
             None if the model has no vector of random letters; scores have no scale then.
