@@ -15,7 +15,7 @@ from string import ascii_lowercase
 from typing import Any, Final
 
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import CDEWarning, CorpusError, TextIndexError, warn_user
+from cde_rag.errors import CDEWarning, CorpusError, TextIndexError, TruncationWarning, adapter_warns, warn_user
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import Key
 from cde_rag.stores.store import Store
@@ -186,7 +186,8 @@ def _measured(store: Store, embedder: Embedder) -> ScoreCalibration | None:
 
 
 def _nearest(store: Store, embedder: Embedder, queries: Sequence[str]) -> list[float]:
-    vectors = embedder.embed_queries(queries)
+    with adapter_warns(TruncationWarning):  # of texts that nobody gave
+        vectors = embedder.embed_queries(queries)
     return [hits[0].score for hits in store.search(vectors, 1, fingerprint=embedder.fingerprint)]
 
 
