@@ -1,14 +1,19 @@
 """The scale of hybrid scores: nothing is found where random letters find as much, and the order of hits stays."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_collection import StubEmbedder
 
 from cde_rag import Collection
-from cde_rag.errors import StoreError
+from cde_rag.context.context import Context
+from cde_rag.errors import CDEWarning, StoreError
 from cde_rag.search.calibration import CALIBRATION, LEAST, ScoreCalibration, calibration_of, random_queries
 
 NOTES = [
@@ -92,10 +97,10 @@ def test_it_grows_with_the_collection_and_follows_the_context(tmp_path: Path) ->
             known = calibration_of(notes.store.manifest().settings, notes.embedder.fingerprint)
             numbers.append(0 if known is None else known.records)
         assert numbers == [0, LEAST, LEAST]
-        notes.add(text.replace("Note", "Letter") for text in NOTES)
         before = notes.embedder.fingerprint
-        settings = notes.store.manifest().settings
-        assert (calibration_of(settings, before) or KNOWN).records == 160
+        for kind, expected in (("Letter", LEAST), ("Memo", LEAST), ("Log", 4 * 80)):
+            notes.add(text.replace("Note", kind) for text in NOTES)
+            assert (calibration_of(notes.store.manifest().settings, before) or KNOWN).records == expected
         notes.recontextualize(seed=3)
         assert set(notes.store.manifest().settings[CALIBRATION]) == {before, notes.embedder.fingerprint}
         assert notes.search("qqqqzzzz") == []
@@ -105,6 +110,63 @@ def test_it_grows_with_the_collection_and_follows_the_context(tmp_path: Path) ->
         notes.delete(where={})
         with pytest.raises(StoreError, match="nothing to calibrate on"):
             notes.calibrate()
+
+
+SHORT = [note[:40] for note in NOTES]  # of which the stub's model reads all
+
+
+class Failing(StubEmbedder):
+    """One that embeds documents, while `fails` no queries."""
+
+    fails = True
+
+    def embed_queries(self, texts: Sequence[str]) -> Any:
+        if self.fails:
+            raise ConnectionError("The API is down.")
+        return super().embed_queries(texts)
+
+    def with_context(self, context: Context) -> "Failing":
+        other = copy.copy(self)
+        other.context = context
+        return other
+
+
+def test_one_that_fails_leaves_the_collection_as_it_was(tmp_path: Path) -> None:
+    embedder = Failing()
+    with Collection.create(tmp_path / "fails.faiss", embedder) as notes:
+        with pytest.warns(CDEWarning, match="The records are written, but .*ConnectionError: The API is down") as said:
+            assert notes.add(SHORT[:70]).added == 70
+        assert said[0].filename == __file__
+        with pytest.raises(ConnectionError):
+            notes.calibrate()
+        assert (notes.count(), notes.store.manifest().settings[CALIBRATION]) == (70, {})
+        assert notes.add(SHORT).added == 10  # said once
+        with pytest.warns(CDEWarning, match="The API is down"):
+            assert notes.recontextualize(embedder=Failing(("c", "d"))).documents == 80
+        notes.embedder.fails = False
+        notes.add(text.replace("Note", "Letter") for text in SHORT)
+        assert calibration_of(notes.store.manifest().settings, notes.embedder.fingerprint)
+        notes.embedder.fails = True
+        with pytest.warns(CDEWarning, match="The API is down"):
+            notes.rollback()
+        assert notes.embedder.fingerprint == embedder.fingerprint
+
+
+def test_collections_filled_by_any_call_are_calibrated(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "filled.faiss", StubEmbedder()) as notes:
+        notes.add(SHORT, embed="later")
+        notes.add(SHORT)  # this embeds what waits
+        settings = notes.store.manifest().settings
+        assert calibration_of(settings, notes.embedder.fingerprint)
+        with mock.patch.object(ScoreCalibration, "scaled", return_value=[]):
+            assert notes.search("valve") == []  # the scale applies, since nothing waits
+    with Collection.create(tmp_path / "searched.faiss", StubEmbedder()) as notes:
+        notes.add(SHORT, embed="later")
+        notes.searcher(embed_budget_ms=60_000).search("Note")
+        notes.searcher(embed_budget_ms=60_000).search_batch(["valve", "seal", "motor", "pipe"])
+        assert notes.pending == 0
+        assert notes.embed_pending().embedded == 0
+        assert calibration_of(notes.store.manifest().settings, notes.embedder.fingerprint)
 
 
 @given(nearest=unit, more=unit, by_words=words, weight=unit)

@@ -16,7 +16,7 @@ from test_collection import StubEmbedder, contents, passages, small_chunks
 
 from cde_rag.collection.collection import Collection, _is_later
 from cde_rag.context.context import Context
-from cde_rag.errors import PendingVectorsWarning, StoreError, TruncationWarning
+from cde_rag.errors import CorpusError, PendingVectorsWarning, StoreError, TruncationWarning
 from cde_rag.indexing import pending
 from cde_rag.indexing.pending import EmbedReport
 from cde_rag.indexing.upsert import AddReport
@@ -259,6 +259,58 @@ def test_a_batch_shares_the_budget_among_its_queries(birds: Collection):
     assert [len(hits) for hits in found] == [5, 5]
     assert any("heron" in text for text in birds.embedder.embedded)
     assert any("owl" in text for text in birds.embedder.embedded)
+
+
+class Picky(Stub):
+    """One that cannot read a word, as a model of static vectors, and fails where it is `down`."""
+
+    down = False
+
+    def embed_passages(self, texts: Any, siblings: Any, *, progress: bool = False) -> Any:
+        if self.down:
+            raise ConnectionError("The API is down.")
+        if bad := [place for place, text in enumerate(texts) if "zzz" in text]:
+            raise CorpusError(f"Text {bad[0]} has no word that the model knows.")
+        return super().embed_passages(texts, siblings, progress=progress)
+
+
+def test_texts_that_the_model_cannot_read_stop_no_fill_and_no_search(tmp_path: Path):
+    texts = [f"heron {n}" for n in range(40)]
+    texts[3] = texts[17] = "heron zzz"
+    with made(tmp_path / "picky", Picky()) as picky:
+        picky.add(texts, ids=[str(n) for n in range(40)], embed="later")
+        found = picky.search("heron", k=40)
+        assert (len(found), picky.pending) == (40, 2)
+        with mock.patch.object(picky.embedder, "embed_passages", side_effect=AssertionError):
+            assert len(picky.search("heron", k=40)) == 40  # it is not tried again
+    with made(tmp_path / "filled", Picky()) as picky, mock.patch.object(pending, "_ROWS_AT_ONCE", 4):
+        picky.add(texts, ids=[str(n) for n in range(40)], embed="later")
+        with pytest.raises(CorpusError, match=r"found 2 records that wait still, such as '3': Text 0 has no word"):
+            picky.embed_pending()
+        assert {row.record.id for row in picky.store.pending()} == {"3", "17"}
+        picky.delete(["3", "17"])
+        assert picky.embed_pending() == EmbedReport(0, 0, 0)
+
+
+def test_an_answer_comes_though_the_model_fails(tmp_path: Path):
+    with made(tmp_path / "down", Picky()) as picky:
+        picky.add(["a heron", "a swift"], ids=["h", "s"], embed="later")
+        picky.embedder.down = True
+        assert [hit.id for hit in picky.search("heron")] == ["h"]
+        picky.embedder.down = False
+        picky.search("heron")
+        assert picky.pending == 1
+
+
+def test_a_slow_start_does_not_end_embedding_for_good(birds: Collection):
+    birds.add_records(birds_of(60), embed="later")
+    clock = map(float, range(0, 10_000, 10))
+    with mock.patch.object(pending.time, "monotonic", side_effect=clock):
+        birds.search("heron")
+    begun = len(birds.embedder.embedded)
+    for _ in range(8):
+        birds.search("heron")
+    assert len(birds.embedder.embedded) > begun
 
 
 # --- other contexts, copies

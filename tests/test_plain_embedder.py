@@ -16,13 +16,15 @@ from sentence_transformers import SentenceTransformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.collection.collection import Collection
+from cde_rag.collection.first_context import create_without_documents
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationError, TruncationWarning
 from cde_rag.indexing import backfill as generations
 from cde_rag.indexing.recontextualization import estimate
 from cde_rag.models import CDEModel
+from cde_rag.models.model import check_read, cut_texts
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.stores.faiss import FaissStore
 
@@ -115,6 +117,31 @@ def test_long_texts_are_counted(plain: ContextualEmbedder) -> None:
     prefixed = len(plain.context.identity.prefixes["document"].split())
     assert plain.count_tokens(["a bank", long]) == plain.count_tokens(["a bank"]) + 12
     assert plain.count_tokens(["a bank"]) == 2 + 2 + prefixed + 1  # [CLS], [SEP] and the colon
+    assert plain.count_tokens([]) == 0
+
+
+def test_texts_that_are_cut_are_found_by_reading_each_once(plain: ContextualEmbedder) -> None:
+    model, count = plain.model, plain.model.count_tokens
+    texts = ["a bank", "the river " * 10, "a river"]
+    with mock.patch.object(model, "count_tokens", side_effect=count) as counted:
+        assert cut_texts(model, texts) == [False, True, False]
+    assert sum(len(call.args[0]) for call in counted.call_args_list) == len(texts) + 1
+    assert cut_texts(model, []) == []
+    with pytest.raises(CorpusError, match="1"):
+        cut_texts(model, ["a bank", " "])
+    with (
+        mock.patch.object(model._model, "has_offsets", False),  # type: ignore[attr-defined]
+        mock.patch.object(model._model, "reach", side_effect=NotImplementedError),  # type: ignore[attr-defined]
+        pytest.raises(TruncationError, match="Split them"),
+    ):
+        check_read(model, texts, "Split them.")
+
+
+def test_a_collection_that_begins_without_documents_grows(plain: ContextualEmbedder, tmp_path: Path) -> None:
+    with create_without_documents(FaissStore(tmp_path / "grows"), plain, "parent") as made:
+        assert made.add([f"{WORDS[n % 9]} {WORDS[n // 9]}" for n in range(70)]).added == 70
+        assert made.embedder.fingerprint == plain.fingerprint
+        assert made.embedder.model is plain.model  # that was given, not one that is loaded by the name
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\ud800"])

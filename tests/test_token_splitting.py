@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cde_rag.readers.headings import Headings
+from cde_rag.readers.markup import Stripped, noise
 from cde_rag.readers.token_splitting import TokenSplitter
 
 SPECIAL = 2
@@ -149,12 +150,23 @@ def test_a_tokenizer_whose_pieces_do_not_add_up_keeps_the_limit() -> None:
         assert tokens([text[start:end]]) - 1 <= 20
 
 
-@pytest.mark.parametrize("text", ["a" * 100_000, "abcd, " * 20_000, "`" * 20_000, "[a](b " * 8_000, "一二三" * 20_000])
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 100_000, "abcd, " * 20_000, "`" * 20_000, "a " + "`" * 5_000, "[a](b " * 8_000, "一二三" * 20_000],
+)
 def test_long_lines_take_little_time(text: str) -> None:
     spans = TokenSplitter(lambda texts: sum(1 + len(text) // 4 for text in texts), None, 160).split(
         text, "", "markdown"
     )
     assert "".join(text[start:end] for start, end in spans).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("suffix", [".md", ".mdx"])
+def test_markup_is_found_in_little_time(suffix: str) -> None:
+    for text in ("a " + "`" * 5_000, "`" * 5_000, "~" * 5_000):
+        assert list(noise(text, suffix)) == []
+    page = "Run ``a `<!-- b -->` c`` and `<!-- d -->`. <!-- e -->"
+    assert Stripped(page, noise(page, suffix)).text == page.replace("<!-- e -->", "")
 
 
 def test_headings_know_where_they_end() -> None:

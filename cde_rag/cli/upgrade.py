@@ -30,8 +30,9 @@ def upgrade(
     """Adopt the newest defaults that inspect names; backs the collection up first.
 
     Reads the files of the collection again from their folders, with the newest splitter and titles, embeds the passages
-    that changed in the same context, and moves BM25 to the newest analyzer. Records of tables stay. To go back, restore
-    the backup in place of the collection. If the command is interrupted, run cde-rag index on the folders to finish.
+    that changed in the same context, moves BM25 to the newest analyzer, and measures the scale of hybrid scores.
+    Records of tables stay. To go back, restore the backup in place of the collection. If it is interrupted, run
+    cde-rag index on the folders to finish.
 
     \b
     Example:
@@ -43,6 +44,7 @@ def upgrade(
     from cde_rag.collection.info import newer_defaults
     from cde_rag.readers import RecordReader
     from cde_rag.readers.reading_rules import NEWEST
+    from cde_rag.search.calibration import CALIBRATION
     from cde_rag.transfer.backup import back_up
 
     with contextlib.closing(existing(collection)) as store:
@@ -60,6 +62,8 @@ def upgrade(
             back_up(store, place)
             typer.echo(f"The backup is in {shown_place(place)}; to go back, restore it.", err=True)
             store.index_texts()
+            if CALIBRATION not in store.manifest().settings:
+                store.update_settings({CALIBRATION: {}})  # measured after the add, from 64 records on
             with progress_bar("upgrade", "passages", shown=progress) as update:
                 update(0, total)
                 report = opened.add_records(reader, on_progress=updating(update))

@@ -32,7 +32,7 @@ from cde_rag.models.rerankers import named_reranker
 from cde_rag.readers import ReadingRules, RecordReader
 from cde_rag.readers.reading_rules import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
-from cde_rag.search.calibration import ScoreCalibration, calibrate, calibrated_at
+from cde_rag.search.calibration import ScoreCalibration, calibrate, calibrate_or_warn, calibrated_at
 from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking, check_fusion, marginal_relevance, ranking_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Rerank
@@ -359,7 +359,8 @@ class Collection(ProcessBound):
             len(texts) if isinstance(texts, Sized) else None,
             _prepared(records, self._settings, self._active.last),
         )
-        return self._finished(self._writer.add(prepared, total, on_progress, later=_is_later(embed)))
+        later = _is_later(embed)
+        return self._finished(self._writer.add(prepared, total, on_progress, later=later), later=later)
 
     @overload
     def add_records(
@@ -421,33 +422,44 @@ class Collection(ProcessBound):
         prepared = _prepared(records, self._settings, self._active.last)
         later = _is_later(embed)
         return self._finished(
-            self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later)
+            self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later),
+            later=later,
         )
 
-    def _finished(self, report: AddReport) -> AddReport:
-        """Move a collection that began without documents, and calibrate one that grew, where that is due."""
+    def _finished(self, report: AddReport, *, later: bool) -> AddReport:
+        """Do what a collection does as it grows, unless vectors are to be made later."""
         self._until_due -= report.added
-        if report.added and self._until_due <= 0:
-            records = self.store.count()
-            if records >= moves_at(self._settings):
-                move(self)
-                self._settings = self.store.manifest().settings
-            due = self._calibrated(records)
-            self._until_due = min(due, moves_at(self._settings)) - records
+        if self._until_due <= 0 and not later:
+            self._grow()
         return report
+
+    def _grow(self) -> None:
+        """Move a collection that began without documents, and calibrate one that grew, if due and all have vectors."""
+        if self.pending:
+            return
+        records = self.store.count()
+        if records >= moves_at(self._settings):
+            move(self)
+            self._settings = self.store.manifest().settings
+        due = self._calibrated(records)
+        self._until_due = min(due, moves_at(self._settings)) - records
 
     def _calibrated(self, records: int) -> float:
         """Calibrate a collection of so many records if that is due; return the number at which it is due again."""
-        fingerprint = self._active.last.fingerprint
-        if records >= calibrated_at(self._settings, fingerprint) and not self.pending:
-            self.calibrate()
-        return calibrated_at(self._settings, fingerprint)
+        manifest = self.store.manifest()  # another process may have calibrated it
+        due = calibrated_at(manifest.settings, manifest.fingerprint)
+        if records < due or self.pending:
+            return due
+        if calibrate_or_warn(self.calibrate):
+            return calibrated_at(self._settings, manifest.fingerprint)
+        return 2.0 * records
 
     def calibrate(self) -> ScoreCalibration | None:
         """Measure the scores of random letters and of the collection's own passages, for the scale of hybrid scores.
 
         Collections are calibrated by themselves as they grow from 64 records on, and when they move to another
-        Context. One that an earlier version made is searched without a scale until this call.
+        Context; where that fails, they stay as they were, with a warning. One that an earlier version made is searched
+        without a scale until this call.
 
         Returns:
             None if the model has no vector of random letters; scores have no scale then.
@@ -480,6 +492,7 @@ class Collection(ProcessBound):
             on_progress: Called after each write; `done` are the records that have vectors.
 
         Raises:
+            CorpusError: Records that the model cannot read, with an id; all others have their vectors.
             StoreError: The store cannot be written.
             ValueError: `limit` is below 1.
 
@@ -488,8 +501,7 @@ class Collection(ProcessBound):
         """
         limit = None if limit is None else check_positive(limit, "limit")
         report = fill(self.store, self._active, self.parent_key, limit, on_progress)
-        if report.embedded and not report.pending:
-            self._calibrated(self.store.count())
+        self._grow()
         return report
 
     @property
@@ -924,7 +936,9 @@ class Collection(ProcessBound):
             ContextMismatchError: It was made by another model, which cannot be found under its name.
             StoreError: There is none, or another run is in progress.
         """
-        return roll_back(self.store, self.embedder, self.parent_key, on_progress)
+        done = roll_back(self.store, self.embedder, self.parent_key, on_progress)
+        self._calibrated(done.documents)
+        return done
 
     @named_keywords
     def drift(

@@ -9,6 +9,7 @@ from cde_rag.errors import ContextFormatError
 from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS, of_corpus
 from cde_rag.readers.reading_rules import NEWEST, ReadingRules, reading_of
 from cde_rag.records import embedded_text
+from cde_rag.search.calibration import CALIBRATION
 from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage
 from cde_rag.stores.store import Store
@@ -119,6 +120,8 @@ def newer_defaults(store: Store) -> tuple[str, ...]:
         found.append("a page's own title in place of its first heading")
     if analyzer != NEWEST_ANALYZER.name:
         found.append(f"analyzer {NEWEST_ANALYZER.name} in place of {analyzer}")
+    if CALIBRATION not in settings:
+        found.append("hybrid scores on one scale for all queries")
     return tuple(found)
 
 

@@ -46,7 +46,7 @@ from cde_rag.models.model import Model
 from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
 from cde_rag.records import Record
-from cde_rag.search.calibration import CALIBRATION, LEAST
+from cde_rag.search.calibration import CALIBRATION, LEAST, calibrate_or_warn
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.store import Folder, Removable, Store
 from cde_rag.stores.tenant_stores import remove_folder
@@ -195,7 +195,7 @@ def index(
                     report = replace(report, deleted=report.deleted + writer.replace(commit.read))
         count = collection.count()
         if CALIBRATION in settings and count >= LEAST:  # workers saw parts
-            collection.calibrate()
+            calibrate_or_warn(collection.calibrate)
         return Indexed(
             documents=count,
             report=report,

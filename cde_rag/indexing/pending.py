@@ -15,7 +15,7 @@ from jaxtyping import Float32
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import StoreError, TruncationWarning, warn_user
+from cde_rag.errors import CorpusError, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import SMALLEST_PART, Progress, next_part
 from cde_rag.models.model import Embedded
@@ -64,6 +64,27 @@ def embed(waiting: Sequence[Waiting], embedder: Embedder) -> Embedded:
     """Embed records that wait; does not read the store."""
     texts = [embedded_text(row.record) for row, _ in waiting]
     return embedder.embed_passages(texts, [passage.siblings for _, passage in waiting])
+
+
+def embed_readable(
+    waiting: Sequence[Waiting], embedder: Embedder
+) -> tuple[list[Waiting], Embedded, dict[str, CorpusError]]:
+    """Embed records that wait, without those that the model cannot read.
+
+    Returns:
+        The records that are embedded, their vectors, and the errors of the others by id.
+    """
+    try:
+        return list(waiting), embed(waiting, embedder), {}
+    except CorpusError as error:
+        if len(waiting) == 1:
+            nothing = Embedded(np.empty((0, embedder.dim), np.float32), np.empty(0, np.bool_))
+            return [], nothing, {waiting[0].row.record.id: error}
+    half = len(waiting) // 2
+    parts = [embed_readable(part, embedder) for part in (waiting[:half], waiting[half:])]
+    vectors, truncated = zip(*((made.vectors, made.truncated) for _, made, _ in parts), strict=True)
+    read, faults = [each for some, _, _ in parts for each in some], parts[0][2] | parts[1][2]
+    return read, Embedded(np.concatenate(vectors), np.concatenate(truncated)), faults
 
 
 def unchanged(
@@ -126,7 +147,8 @@ def fill(
     """Embed records that wait for their vectors, in order of insertion.
 
     Rows are read with their siblings in one session for many parts, and each part of some seconds is written in one.
-    Those that another call changed between the two are skipped, and read again.
+    Those that another call changed between the two are skipped, and read again. Those that the model cannot read wait
+    still when all others have their vectors.
 
     Args:
         store: Holds a collection.
@@ -137,9 +159,11 @@ def fill(
 
     Raises:
         ContextMismatchError: The active Context was made by a model that cannot be found under its name.
+        CorpusError: Records that the model cannot read, with an id.
         StoreError: The store cannot be written.
     """
     started, done, passes, size, after, truncated = time.monotonic(), 0, 0, SMALLEST_PART, None, 0
+    faults = dict[str, CorpusError]()
     total, lacking = store.read(lambda state: (state.count(), state.count_pending()))
     with operation("cde_rag.embed_pending", {"fingerprint": short(active.last.fingerprint)}) as note:
         while done != limit and passes < _PASSES:
@@ -152,11 +176,14 @@ def fill(
                     after, passes = None, passes + 1
                 while some and done != limit:
                     began, part = time.monotonic(), some[: size if limit is None else min(size, limit - done)]
-                    made = embed(part, embedder)
-                    done += write(store, part, made.vectors, parent_key, embedder)
+                    tried = [each for each in part if each.row.record.id not in faults]
+                    if tried:
+                        read, made, unread = embed_readable(tried, embedder)
+                        faults |= unread
+                        truncated += int(made.truncated.sum())
+                        done += write(store, read, made.vectors, parent_key, embedder) if read else 0
                     some, after = some[len(part) :], part[-1].row
                     size = next_part(len(part), time.monotonic() - began)
-                    truncated += int(made.truncated.sum())
                     note({"documents": done})
                     if on_progress is not None:
                         before = total - lacking
@@ -170,6 +197,12 @@ def fill(
             f"{active.last.context.identity.max_length} tokens and were truncated. Split long documents.",
             TruncationWarning,
         )
+    if faults:
+        id_, reason = next(iter(faults.items()))
+        raise CorpusError(
+            f"Expected texts that the model reads, found {len(faults)} records that wait still, such as {id_!r:.80}: "
+            f"{reason} The vectors of all others are made. Change these records, or delete them."
+        ) from reason
     return EmbedReport(done, truncated, store.count_pending())
 
 
@@ -191,7 +224,9 @@ class OnDemandVectors:
     def __init__(self, store: Store, parent_key: str | None) -> None:
         self._store = store
         self._parent_key = parent_key
-        self._kept = OrderedDict[tuple[str, str], Float32[np.ndarray, " dim"]]()  # by fingerprint and digest
+        self._kept = OrderedDict[  # by fingerprint and digest; None of texts that the model cannot read
+            tuple[str, str], Float32[np.ndarray, " dim"] | None
+        ]()
         self._lock = threading.Lock()
         self._seconds_each: float | None = None
 
@@ -208,30 +243,43 @@ class OnDemandVectors:
         known, missing = dict[str, Float32[np.ndarray, " dim"]](), list[Waiting]()
         for each in waiting_of(state, state.get(ids), self._parent_key, embedder):
             with self._lock:
-                vector = self._kept.get((embedder.fingerprint, each.passage.digest))
-            if vector is None:
-                missing.append(each)
-            else:
+                made = (key := (embedder.fingerprint, each.passage.digest)) in self._kept
+                vector = self._kept.get(key)
+            if vector is not None:
                 known[each.row.record.id] = vector
+            elif not made:
+                missing.append(each)
         return known, missing
 
     def make(self, missing: Sequence[Waiting], embedder: Embedder, budget_s: float) -> int:
-        """Embed records, in their order, until the time is over; return their number.
+        """Embed records, in their order, until the time is over or the model fails; return their number.
 
         Args:
             missing: Records that `known` returned.
             embedder: Embedder of the active generation.
             budget_s: Seconds; what begins in them may end a little later.
         """
-        end, made = time.monotonic() + budget_s, list[Float32[np.ndarray, "some dim"]]()
-        done = 0
+        end, done = time.monotonic() + budget_s, 0
+        read, vectors = list[Waiting](), list[Float32[np.ndarray, "some dim"]]()
         while done < len(missing) and (size := self._part(end - time.monotonic())):
             part, started = missing[done : done + size], time.monotonic()
-            made.append(embed(part, embedder).vectors)
+            try:
+                some, made, unread = embed_readable(part, embedder)
+            except Exception as error:  # noqa: BLE001 (also of a user's function: the answer comes without them)
+                _log.warning("Records wait for their vectors, since a search could not make them: %s", error)
+                break
             self._seconds_each = (time.monotonic() - started) / len(part)
+            with self._lock:
+                for each in part:
+                    if each.row.record.id in unread:
+                        self._kept[embedder.fingerprint, each.passage.digest] = None
+            read += some
+            vectors.append(made.vectors)
             done += len(part)
-        if done:
-            self._keep(missing[:done], np.concatenate(made), embedder)
+        if not done and self._seconds_each is not None:
+            self._seconds_each /= 2  # it may have been measured at a slow start: a later search tries again
+        if read:
+            self._keep(read, np.concatenate(vectors), embedder)
         return done
 
     def _part(self, seconds: float) -> int:

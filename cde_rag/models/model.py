@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Bool, Float32
 
+from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError, TruncationError, TruncationWarning, warn_user
@@ -55,8 +56,10 @@ def check_read(model: "Model", texts: Sequence[str], remedy: str) -> None:
         CorpusError: A text is blank or holds a lone surrogate.
         TruncationError: More than 5 % of their tokens are beyond the model's limit.
     """
+    if not any(cut_texts(model, texts)):
+        return
     read, there = (model.count_tokens(texts, windows=windows) for windows in (False, True))
-    if there and 1 - read / there > MOST_UNREAD:
+    if 1 - read / there > MOST_UNREAD:
         raise TruncationError(
             f"Expected texts within the limit of {model.identity.max_length} tokens of {model.identity.name}, found "
             f"{len(texts)} of which {1 - read / there:.0%} would not be read, and so not be found. {remedy}"
@@ -69,11 +72,14 @@ def cut_texts(model: "Model", texts: Sequence[str]) -> list[bool]:
     Raises:
         CorpusError: A text is blank or holds a lone surrogate.
     """
+    check_texts(texts)  # with the position of one that cannot be read
+    limit = model.identity.max_length
 
-    def are_cut(some: Sequence[str]) -> bool:
-        return model.count_tokens(some, windows=True) > model.count_tokens(some, windows=False)
+    def is_cut(text: str) -> bool:
+        read = model.count_tokens([text], windows=False)
+        return read >= limit > 0 and model.count_tokens([text], windows=True) > read
 
-    return [are_cut([text]) for text in texts] if texts and are_cut(texts) else [False] * len(texts)
+    return [is_cut(text) for text in texts]
 
 
 class Model(ABC):

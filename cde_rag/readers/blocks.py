@@ -36,7 +36,7 @@ _SENTENCE: Final = re.compile(
 _ABBREVIATED: Final = re.compile(r"(?:\b(?:e\.g|i\.e|etc|vs|cf|Dr|Mr|Mrs|Ms|Fig|No|St|approx|al)|(?<!\w)\w)\Z")
 _OPENING: Final = re.compile(r"['\"(\[\u201c\u2018\u00ab*_`]*")
 _EXPRESSION: Final = re.compile(  # of Markdown and its kin: code, a link or picture, a tag, an address
-    r"(`+)(?:(?!\1).){1,2000}?\1|!?\[[^\]\n]{0,500}\](?:\([^)\s]{0,2000}(?:\s+[\"'][^\"'\n]{0,500}[\"'])?\)|\[[^\]\n]{0,200}\])"
+    r"(?<!`)(`+)(?!`).{1,2000}?(?<!`)\1(?!`)|!?\[[^\]\n]{0,500}\](?:\([^)\s]{0,2000}(?:\s+[\"'][^\"'\n]{0,500}[\"'])?\)|\[[^\]\n]{0,200}\])"
     r"|</?[A-Za-z][^<>]{0,2000}>|(?<!\w)[A-Za-z]{2,12}://[^\s<>]+",
     re.DOTALL,
 )

@@ -11,8 +11,8 @@ from typing import Final
 from cde_rag.readers.splitting import Span
 
 _CODE: Final = (
-    r"^[ \t>]*(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*?^[ \t>]*(?P=fence)[`~]*[ \t]*\r?$|.*\Z)"
-    r"|(?P<quotes>`+)(?:(?!(?P=quotes)).){1,2000}?(?P=quotes)(?!`)"
+    r"^[ \t>]*(?P<fence>`{3,}(?!`)|~{3,}(?!~))[^\n]*\n(?:.*?^[ \t>]*(?P=fence)[`~]*[ \t]*\r?$|.*\Z)"
+    r"|(?<!`)(?P<quotes>`+)(?!`).{1,2000}?(?<!`)(?P=quotes)(?!`)"  # complete runs, or a long one takes hours
 )
 _COMMENT: Final = r"<!--.*?(?:-->|\Z)"
 _SHORTCODE: Final = (

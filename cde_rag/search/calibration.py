@@ -8,26 +8,26 @@ Source: ours; chosen and measured in lab/pages/score-floor.md.
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median, pstdev
 from string import ascii_lowercase
 from typing import Any, Final
 
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import CorpusError, TextIndexError
+from cde_rag.errors import CDEWarning, CorpusError, TextIndexError, TruncationWarning, adapter_warns, warn_user
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import Key
 from cde_rag.stores.store import Store
 
 CALIBRATION: Final = "calibration"  # key of the settings: a collection that has it is calibrated as it grows
 LEAST: Final = 64  # records
+GROWTH: Final = 4  # times as many records as at the last calibration make a new one due
 _RANDOM: Final = 32  # queries of random letters
 _OWN: Final = 48  # queries that are passages of the collection's records
 _DEVIATIONS: Final = 2
 _WORDS: Final = 12  # of such a passage
 _CHARACTERS: Final = 60  # of such a passage in a language without spaces
-_KEPT: Final = 2  # vector spaces: the active one, and the one that a rollback returns to
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def calibration_of(settings: Mapping[str, Any], fingerprint: str) -> ScoreCalibr
 
 
 def calibrated_at(settings: Mapping[str, Any], fingerprint: str) -> float:
-    """Return the number of records at which a collection is calibrated: twice that of its calibration.
+    """Return the number of records at which a collection is calibrated: four times that of its calibration.
 
     Infinite for collections of earlier versions, and where the model has no vector of random letters.
     """
@@ -113,11 +113,13 @@ def calibrated_at(settings: Mapping[str, Any], fingerprint: str) -> float:
     if written is None or (fingerprint in written and written[fingerprint] is None):
         return math.inf
     known = calibration_of(settings, fingerprint)
-    return float(LEAST if known is None else 2 * known.records)
+    return float(LEAST if known is None else GROWTH * known.records)
 
 
 def calibrate(store: Store, embedder: Embedder) -> ScoreCalibration | None:
     """Measure the scores that queries reach in a collection, and write them to the settings.
+
+    Those of its other generations are kept, for a rollback.
 
     Args:
         store: Store of the collection, not empty; all records have vectors.
@@ -130,11 +132,32 @@ def calibrate(store: Store, embedder: Embedder) -> ScoreCalibration | None:
         ContextMismatchError: Another generation was activated meanwhile.
     """
     made = _measured(store, embedder)
-    known = dict(store.manifest().settings.get(CALIBRATION) or {})
-    known.pop(embedder.fingerprint, None)
-    latest = [*known.items(), (embedder.fingerprint, None if made is None else asdict(made))][-_KEPT:]
-    store.update_settings({CALIBRATION: dict(latest)})
+    known: Mapping[str, Any] = store.manifest().settings.get(CALIBRATION) or {}
+    spaces = {generation.fingerprint for generation in store.generations()}
+    kept = {space: written for space, written in known.items() if space in spaces}
+    store.update_settings({CALIBRATION: {**kept, embedder.fingerprint: None if made is None else asdict(made)}})
     return made
+
+
+def calibrate_or_warn(calibration: Callable[[], object]) -> bool:
+    """Calibrate after a write, which is done whether that succeeds or not; return True if it did.
+
+    Args:
+        calibration: Calibrates, such as `Collection.calibrate`.
+
+    Warns:
+        CDEWarning: It failed. The collection is searched as before.
+    """
+    try:
+        calibration()
+    except Exception as error:  # noqa: BLE001 (also of a user's function, or of an API)
+        warn_user(
+            f"The records are written, but the scores of hybrid searches have no new scale, since measuring it failed: "
+            f"{type(error).__name__}: {error!s:.300} Later adds try it again, and so does collection.calibrate().",
+            CDEWarning,
+        )
+        return False
+    return True
 
 
 def random_queries() -> list[str]:
@@ -163,7 +186,8 @@ def _measured(store: Store, embedder: Embedder) -> ScoreCalibration | None:
 
 
 def _nearest(store: Store, embedder: Embedder, queries: Sequence[str]) -> list[float]:
-    vectors = embedder.embed_queries(queries)
+    with adapter_warns(TruncationWarning):  # of texts that nobody gave
+        vectors = embedder.embed_queries(queries)
     return [hits[0].score for hits in store.search(vectors, 1, fingerprint=embedder.fingerprint)]
 
 

@@ -170,12 +170,13 @@ class HybridRetriever:
             nonlocal missing
             near = state.nearest(vectors, self.candidates, fingerprint=embedder.fingerprint, where=where)
             written = state.matching(queries, self.candidates, where=where)
-            if not state.manifest().may_wait:
+            pending = state.count_pending()
+            if not pending:
                 missing = ()
                 settings = state.manifest().settings
                 known = calibration_of(settings, embedder.fingerprint) if self.fusion == "convex" else None
                 return [state.hits(self._fused(*sides, known)[:limit]) for sides in zip(near, written, strict=True)]
-            pending, looked_at = state.count_pending(), _looked_at(state, written)
+            looked_at = _looked_at(state, written)
             vectors_of, missing = self.on_demand.known(state, list(looked_at), embedder)
             found: list[list[Hit]] = []
             for query, by_vectors, by_words in zip(vectors, near, written, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from tiny import WORDS
 from typer.testing import CliRunner
 
 from cde_rag import Collection, FunctionEmbedder
@@ -16,6 +17,7 @@ from cde_rag.cli import app
 from cde_rag.cli.output import print_hits
 from cde_rag.errors import ContextMismatchError
 from cde_rag.records import Hit
+from cde_rag.search.calibration import CALIBRATION, calibration_of
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.store_calls import StoreCalls
@@ -498,3 +500,27 @@ def test_a_collection_of_a_function_says_what_works_without_it(tmp_path: Path):
     assert [hit["id"] for hit in json.loads(found.stdout)["hits"]] == ["bee"]
     missing = runner.invoke(app, ["search", place, "zebra", "--by", "words"])
     assert "no word of the query is in any passage" in missing.stderr
+
+
+def test_upgrade_adopts_what_inspect_names(run, tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    for n in range(70):
+        (tmp_path / "docs" / f"{n}.md").write_text(f"## Part\n\n{WORDS[n % 9]} {WORDS[n // 9]} delta {n}")
+    old = tmp_path / "old.faiss"
+    run("index", tmp_path / "docs", old, "--context-size", 8, "--no-progress")
+    store = FaissStore(old)
+    settings = dict(store.manifest().settings)
+    store.write(
+        lambda state: state._session.put_settings(
+            {key: settings[key] for key in settings.keys() - {CALIBRATION, "reading"}}
+        )
+    )
+    named = json.loads(run("inspect", old, "--json").stdout)["newer_defaults"]
+    assert [name.partition(" ")[0] for name in named] == ["passages", "a", "hybrid"]
+    run("upgrade", old, "--no-progress")
+    assert json.loads(run("inspect", old, "--json").stdout)["newer_defaults"] == []
+    manifest = store.manifest()
+    assert (known := calibration_of(manifest.settings, manifest.fingerprint)) is not None
+    assert known.records == 70
+    assert "has the newest defaults" in run("upgrade", old).stderr
+    store.close()

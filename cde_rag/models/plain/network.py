@@ -120,6 +120,8 @@ class TorchTextModel:
     def lengths(self, texts: Sequence[str], prefix: str) -> list[int]:
         """Count the tokens of each text without truncation, prefix and special tokens included."""
         tokenizer, given = self.model.tokenizer, [prefix + text for text in texts]
+        if not given:  # which transformers cannot tokenize
+            return []
         if isinstance(tokenizer, Tokenizer):  # of static vectors
             return [len(encoding.ids) for encoding in tokenizer.encode_batch(given)]
         with self._encoding:
