@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plain_replicas import byte_level
 from prepared_stub import stub_pairs, stub_vectors
 from tiny import tiny_network, tiny_tokenizer
+from tokenizers import decoders
+from tokenizers.processors import TemplateProcessing
 
 sys.path.append(str(Path(__file__).parents[1] / "model"))
 from golden import V2, tiny_backbones, tokenizer_json, write_folder
@@ -103,6 +106,20 @@ def test_texts_begin_as_at_inference(tmp_path, stages):
         stages.second_ids(prepared.texts[prepared.queries[docs[0]]], QUERY)
         == expected([pairs[docs[0]].query], QUESTION)[0]
     )
+
+
+def test_byte_pairs_read_a_text_after_the_space_of_its_prefix(stages):
+    """The tokenizer of ModernBERT has other tokens for "cat" and " cat", and prepared texts hold the former."""
+    trained = byte_level(["[CLS]", "[SEP]"])
+    trained.decoder = decoders.ByteLevel()
+    trained.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)])
+    tokenizer = TextTokenizer(trained.to_str())
+    stages = stages_of(stages.network, tokenizer, device="cpu", precision="float32")
+    for text in ("cat", "the cat sat", "Über ein[SEP]e Katze, 猫"):
+        (prepared, _), *_ = tokenizer([text], 64)
+        for prefix in (ANSWER, TASK, ""):
+            ids = stages.first_ids(prepared, stages.prefix_ids(prefix))
+            assert ids == tokenizer([text], stages.network.config.max_length, prefix=prefix)[0].ids, (text, prefix)
 
 
 def test_a_recipe_s_source_comes_first(tmp_path, stages):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from cde_rag.errors import ModelError
@@ -226,6 +227,9 @@ class TwoWayStages(Stages):
         config = network.config
         self.layers, self.knows_null, self._tokenizer = config.layers, config.null_embedding, tokenizer
         self.context_tokens = config.context_tokens if config.null_embedding else 0
+        self._decoder = Tokenizer.from_str(tokenizer.serialised)
+        spaced, words = (self._decoder.encode(text, add_special_tokens=False).ids for text in (" a b", "a b"))
+        self._marks_spaces = spaced != words and spaced == self._after_space(words)
         roles = ((QUERY, config.query_prefix), (DOCUMENT, config.document_prefix))
         self._prefixes = {role: self.prefix_ids(prefix) for role, prefix in roles}
 
@@ -251,7 +255,15 @@ class TwoWayStages(Stages):
             )
 
     def _prefixed(self, ids: list[int], role: int, prefix: list[int] | None) -> list[int]:
-        return [ids[0], *(self._prefixes[role] if prefix is None else prefix), *ids[1:]]
+        before, (first, *text, last) = self._prefixes[role] if prefix is None else prefix, ids
+        if before and self._marks_spaces:  # prepared texts begin without the space that ends a prefix at inference
+            text = self._after_space(text)
+        return [first, *before, *text, last]
+
+    def _after_space(self, ids: list[int]) -> list[int]:
+        """Return the token ids of the same text after a space, which tokenizers of byte pairs count to its word."""
+        text = self._decoder.decode(ids, skip_special_tokens=False)
+        return self._decoder.encode(f" {text}", add_special_tokens=False).ids
 
     def prepare(
         self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
