@@ -305,8 +305,9 @@ class Trainer:
         if self._run.held_out is not None and every and (last or self._progress.update % every == 0):
             self._stages.network.eval()
             if rank() == 0:
-                size = self._machine.mini_batch_size
-                figures = mean_of(retrieval(self._stages, *self._run.held_out, mini_batch_size=size))._asdict()
+                size, sources = self._machine.mini_batch_size, self.phase.sources
+                found = retrieval(self._stages, *self._run.held_out, sources=sources, mini_batch_size=size)
+                figures = mean_of(found)._asdict()
                 row |= {f"{name}_ndcg": value for name, value in figures.items() if not math.isnan(value)}
         elif self._progress.update == 0:
             return

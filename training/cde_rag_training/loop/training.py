@@ -317,7 +317,8 @@ def _write(run: Run, stages: Stages, start: Start, sets: Sequence[Prepared], don
         checkpoint.write(folder, network, start.tokenizer.serialised)
     found = {}
     if run.held_out is not None and run.config.evaluation.every:
-        found = retrieval(stages, *run.held_out, mini_batch_size=run.config.machine.mini_batch_size)
+        size, sources = run.config.machine.mini_batch_size, run.config.phases[-1].sources
+        found = retrieval(stages, *run.held_out, sources=sources, mini_batch_size=size)
     settings = start_settings(network)  # what the model is, whatever was asked for
     if start.new_first_stage:
         settings["distillation"] = asdict(run.config.start.distillation)
