@@ -12,6 +12,11 @@ from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line
 from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from jaxtyping import Float32
+
     from cde_rag_training.clustering.surrogate import Surrogate
     from cde_rag_training.data.duplicates import SetReport
     from cde_rag_training.data.pairs import Pair
@@ -73,11 +78,10 @@ def prepare(
     """
     from cde_rag_training.clustering.clusters import LAPTOP, PAPER
     from cde_rag_training.clustering.surrogate import cached
-    from cde_rag_training.config import StartConfig
     from cde_rag_training.data.preparation import PrepareConfig
     from cde_rag_training.data.preparation import prepare as run
     from cde_rag_training.data.reading import PairReader
-    from cde_rag_training.networks.start import load_start
+    from cde_rag_training.networks.start import start_tokenizer
 
     _check_surrogates(surrogate, filter_surrogate, surrogate_length)
     if keep_duplicates and against:
@@ -86,7 +90,7 @@ def prepare(
     shown = sys.stderr.isatty() if progress is None else progress
     reader = PairReader(*files, source=source, skip_bad=skip_bad)
     try:
-        tokenizer = load_start(StartConfig(model=start), seed=0).tokenizer
+        tokenizer = start_tokenizer(start)
         pairs = _read(reader)
         name, embed = surrogate_of(surrogate, pairs, surrogate_length or max_length)
         embed = cached(embed, name, output / "cache" / "surrogate")  # where the run looks for them again
@@ -130,17 +134,29 @@ def _read(reader: "PairReader") -> "list[Pair]":
     return pairs
 
 
-def surrogate_of(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, Surrogate]":
-    """Return the surrogate, and a name that identifies everything its vectors depend on; raises as `named`."""
+def surrogate_of(kind: str, pairs: "list[Pair] | None", max_length: int) -> "tuple[str, Surrogate]":
+    """Return the surrogate, loaded or fitted at its first use, and a name of all that its vectors depend on.
+
+    Without pairs TF-IDF is fitted to the first texts that it is given; its name is empty then. Raises as `named`.
+    """
     from cde_rag_training.clustering.surrogate import minilm, named, tfidf_svd
     from cde_rag_training.data.text_rows import pairs_digest
 
-    if kind == "minilm":
-        return f"minilm-{max_length}", minilm(max_length=max_length)
-    if kind != "tfidf":
+    if kind not in ("minilm", "tfidf"):
         return named(kind)
-    texts = [text for pair in pairs for text in (pair.query, pair.document)]
-    return f"tfidf-{pairs_digest(pairs)[:16]}", tfidf_svd(texts, dims=DIMS)
+    made: list[Surrogate] = []
+
+    def embed(texts: "Sequence[str]") -> "Float32[np.ndarray, 'texts dim']":
+        if not made and kind == "minilm":
+            made.append(minilm(max_length=max_length))
+        elif not made:
+            fit = texts if pairs is None else [text for pair in pairs for text in (pair.query, pair.document)]
+            made.append(tfidf_svd(fit, dims=DIMS))
+        return made[0](texts)
+
+    if kind == "minilm":
+        return f"minilm-{max_length}", embed
+    return "" if pairs is None else f"tfidf-{pairs_digest(pairs)[:16]}", embed
 
 
 def _without_duplicates(pairs: "list[Pair]", against: list[Path], embed: "Surrogate") -> "list[Pair]":
