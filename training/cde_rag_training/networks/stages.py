@@ -16,7 +16,7 @@ from cde_rag.models.batching import length_buckets
 from cde_rag.models.cde_model import native_dtype
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
-from cde_rag.models.runtimes.torch_runner import pad
+from cde_rag.models.runtimes.torch_runner import DTYPES, pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way.network import PreparedTokens, TwoWay
 from cde_rag_training.recipe import RecipeError
@@ -46,8 +46,11 @@ class Stages(ABC):
     Args:
         network: Both stages, float32.
         device: Device of the network.
-        precision: Precision of matrix products: "float32", "bfloat16" or "auto" (bfloat16 if the device supports it
-            natively); the weights stay float32.
+        precision: Precision of matrix products: "float32", "bfloat16", "float16" or "auto" (bfloat16 if the device
+            supports it natively, else float16 on a GPU); the weights stay float32.
+
+    Attributes:
+        scaled: True if gradients are so small that the loss has to be scaled: those of float16.
     """
 
     network: TwoStage | TwoWay
@@ -59,7 +62,8 @@ class Stages(ABC):
     def __init__(self, network: TwoStage | TwoWay, *, device: str, precision: str) -> None:
         self.network = network.to(device)
         self.device = torch.device(device)
-        self.bf16 = (native_dtype(device) if precision == "auto" else precision) == "bfloat16"
+        self._dtype = DTYPES[native_dtype(device) if precision == "auto" else precision]
+        self.scaled = self._dtype == torch.float16
 
     @property
     def dim(self) -> int:
@@ -72,7 +76,8 @@ class Stages(ABC):
         return self.dim
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+        enabled = self._dtype != torch.float32
+        return torch.autocast(self.device.type, dtype=self._dtype if enabled else torch.bfloat16, enabled=enabled)
 
     def _padded(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         tokens, mask = pad(ids)
