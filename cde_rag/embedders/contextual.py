@@ -372,7 +372,7 @@ class ContextualEmbedder:
         Consecutive chunks share a window of the model's token limit; each has its document's other chunks as siblings,
         as in `embed_documents` with parents. A chunk alone in its document equals `embed_documents` of it. The bundled
         models were not trained to be read in this way, and find less than with parents in `embed_documents`; see
-        lab/pages/late-chunking.md.
+        lab/pages/late-chunking.md. They are read in torch, which a model in another runtime loads for it.
 
         Args:
             documents: Chunks of each document, in its order.
@@ -383,7 +383,7 @@ class ContextualEmbedder:
         Raises:
             CorpusError: A chunk is blank or holds a lone surrogate, or a document has no chunk.
             MissingExtraError: torch is not installed.
-            ModelError: The model is no one-way model, or runs without torch.
+            ModelError: The model is no one-way model.
             TypeError: A document is a single str.
 
         Warns:

@@ -68,6 +68,7 @@ class CDEModel(Model):
     """
 
     in_workers = True
+    _other: "CDEModel | None" = None  # in torch, where late chunking was asked of a model in another runtime
 
     def __init__(
         self,
@@ -286,13 +287,28 @@ class CDEModel(Model):
     def embed_chunks(
         self, documents: Sequence[Sequence[str]], prepared: Any, sibling_rule: int, *, mini_batch_size: int
     ) -> Embedded:
-        """Embed chunks that are read together; see `Model.embed_chunks`."""
+        """Embed chunks that are read together, in torch; see `Model.embed_chunks`."""
+        if not self.late_chunks:
+            return super().embed_chunks(documents, prepared, sibling_rule, mini_batch_size=mini_batch_size)
         require("torch", "torch")
         from cde_rag.models.one_way.late_chunking import LateChunking
 
-        if not self.late_chunks:
-            return super().embed_chunks(documents, prepared, sibling_rule, mini_batch_size=mini_batch_size)
-        return LateChunking(self, prepared, sibling_rule)(documents, mini_batch_size)
+        return LateChunking(self, self._in_torch().network, prepared, sibling_rule)(documents, mini_batch_size)
+
+    def _in_torch(self) -> "CDEModel":
+        """Return the same model in torch, which a model in another runtime loads once.
+
+        Raises:
+            ModelError: Its files are no longer those that it was loaded from.
+        """
+        if self.runtime == "torch" or self.folder is None:
+            return self
+        if self._other is None:
+            found = CDEModel.shared(self.folder, device="cpu", dtype="float32", runtime="torch")
+            if found.identity != self.identity:
+                raise ModelError(f"{self.folder} was written since the model was loaded. Load it again.")
+            self._other = found
+        return self._other
 
     def count_tokens(self, texts: Sequence[str], *, windows: bool) -> int:
         """Count the tokens of all texts as they are read, prefixes and special tokens included."""

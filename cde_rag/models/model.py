@@ -205,7 +205,7 @@ class Model(ABC):
         Raises:
             CorpusError: A chunk is blank or holds a lone surrogate, or a document has no chunk.
             MissingExtraError: torch is not installed.
-            ModelError: The model cannot do so, or runs without torch.
+            ModelError: The model cannot do so.
         """
         del documents, prepared, sibling_rule, mini_batch_size
         raise ModelError(

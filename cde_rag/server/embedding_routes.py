@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.contextual import contextual
+from cde_rag.errors import MissingExtraError
 from cde_rag.server.disconnect import while_connected
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
@@ -203,14 +204,12 @@ def _late(
         found = "queries" if role == "query" else model.id
         message = f"late_chunking: expected documents and a contextual model, found {found}. Leave it out."
         raise RequestError(400, message, param="late_chunking", code="unsupported_value")
-    if embedder.model.runtime != "torch":
-        message = (
-            f"late_chunking: expected a model in torch, found one in {embedder.model.runtime}. Start the server "
-            "with CDE_RAG_RUNTIME=torch in its environment, or send the chunks to /v1/contextualizedembeddings."
-        )
-        raise RequestError(400, message, param="late_chunking", code="unsupported_value")
     started = time.monotonic()
-    vectors = embedder.embed_chunks([texts])[0]
+    try:
+        vectors = embedder.embed_chunks([texts])[0]
+    except MissingExtraError as error:
+        message = f"late_chunking: {error} Or send the chunks to /v1/contextualizedembeddings."
+        raise RequestError(400, message, param="late_chunking", code="unsupported_value") from error
     if (on_batch := service.registry.batcher.on_batch) is not None:
         on_batch(len(texts), tokens, time.monotonic() - started)
     return vectors

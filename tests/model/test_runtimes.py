@@ -4,6 +4,7 @@ are checked; and a collection is made, searched and changed in a process that ca
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -132,6 +133,22 @@ def test_vectors_are_those_of_torch(loaded, name: str, data: st.DataObject):
         ):
             assert found.dtype == np.float32
             np.testing.assert_allclose(found, vectors, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_late_chunking_is_torch_s(folders, tmp_path, runtime):
+    """A model in another runtime loads the network for it, from the files that it was loaded from."""
+    folder = Path(shutil.copytree(folders["rotated"], tmp_path / "model"))
+    model, reference = load(folder, runtime), load(folder, "torch")
+    context = context_of(reference, DOCUMENTS)
+    documents = [DOCUMENTS[:5], DOCUMENTS[7:8]]
+    found, expected = (ContextualEmbedder(each, context).embed_chunks(documents) for each in (model, reference))
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), atol=TOLERANCE)
+    again = load(folder, runtime)
+    shutil.rmtree(folder)
+    shutil.copytree(folders["deep"], folder)
+    with pytest.raises(ModelError, match=r"was written since the model was loaded\. Load it again"):
+        ContextualEmbedder(again, context).embed_chunks(documents)
 
 
 def test_context_role_and_siblings_reach_the_graphs(loaded):

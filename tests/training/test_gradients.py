@@ -56,7 +56,17 @@ def batch_of(prepared, *, siblings, context=True, hard_negatives=True):
 
 
 def gradients_of(
-    prepared, batch, *, loss=LOSS, caching=True, vectors=None, dropout=0.0, size=3, stages=None, averaged=None
+    prepared,
+    batch,
+    *,
+    loss=LOSS,
+    caching=True,
+    vectors=None,
+    dropout=0.0,
+    size=3,
+    stages=None,
+    averaged=None,
+    scale=1.0,
 ):
     stages = stages or tiny_stages()
     objective = Objective(loss, FilterConfig(), prepared, device=torch.device("cpu"), start=None)
@@ -77,7 +87,7 @@ def gradients_of(
         mini_batch_size=size,
         seed=[0],
     )
-    figures = gradients.add(batch, update=7)
+    figures = gradients.add(batch, update=7, scale=scale)
     if averaged is not None:
         averaged(stages.network.parameters())
     return figures, {name: value.grad for name, value in stages.network.named_parameters()}
@@ -250,6 +260,22 @@ def test_bf16_is_for_products_only(prepared):
     for name, gradient in expected.items():
         if gradient is not None and gradient.norm() > 1e-2:
             assert found[name].dtype == torch.float32, name
+            assert F.cosine_similarity(found[name].flatten(), gradient.flatten(), dim=0) > 0.98, name
+
+
+def test_fp16_scales_the_loss(prepared):
+    """Weights and gradients stay float32; the gradients are as many times as large, the figures are not."""
+    batch = batch_of(prepared, siblings=False)
+    exact, expected = gradients_of(prepared, batch)
+    network = tiny_network().requires_grad_()
+    stages = stages_of(network, TextTokenizer(tiny_tokenizer()), device="cpu", precision="float16")
+    assert stages.scaled
+    figures, found = gradients_of(prepared, batch, stages=stages, scale=2.0**12)
+    assert figures.total != exact.total
+    assert figures.total == pytest.approx(exact.total, rel=1e-2)
+    for name, gradient in expected.items():
+        if gradient is not None and gradient.norm() > 1e-2:
+            torch.testing.assert_close(found[name].norm() / 2**12, gradient.norm(), rtol=0.05, atol=0, msg=name)
             assert F.cosine_similarity(found[name].flatten(), gradient.flatten(), dim=0) > 0.98, name
 
 

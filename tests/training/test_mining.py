@@ -59,6 +59,14 @@ def test_bm25_is_that_of_the_evaluation():
         list(bm25_scores(["river"], ["the"]))
 
 
+def test_a_document_without_a_word_of_the_query_is_no_hard_negative():
+    pairs = [Pair("river bank", "the river and its bank", "s", "s"), Pair("tide", "a river", "s", "s")]
+    pairs += [Pair(f"question {number}", f"stone {number}", "s", "s") for number in range(20)]
+    found = mine(pairs, bm25_scores, MiningConfig(first=1, last=9, count=9))
+    assert found.pairs[0].hard_negatives == ("a river",)
+    assert found.pairs[1].hard_negatives == ()
+
+
 def test_hard_negatives_that_are_there_stay():
     pairs = [*stub_pairs(30)]
     pairs[0] = Pair(pairs[0].query, pairs[0].document, "faq", "money", hard_negatives=("mine own", pairs[3].document))
@@ -84,4 +92,8 @@ def test_the_command(run: Run, tmp_path: Path):
     assert max(len(pair.hard_negatives) for pair in pairs) == 2
     expected = mine(list(PairReader(source)), bm25_scores, MiningConfig(first=1, last=8, count=2, margin=0.0)).pairs
     assert pairs == expected
+    nested = tmp_path / "new" / "mined.jsonl"
+    run("mine", source, "--output", nested, *window)
+    assert nested.read_bytes() == mined.read_bytes()
+    assert "end its name in .jsonl" in run("mine", source, "--output", tmp_path / "m.jsonl.gz", code=2).output
     assert "there are minilm and tfidf" in run("mine", source, "--output", mined, "--by", "x", code=1).stderr

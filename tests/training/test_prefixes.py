@@ -6,8 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from plain_replicas import byte_level
 from prepared_stub import stub_pairs, stub_vectors
 from tiny import tiny_network, tiny_tokenizer
+from tokenizers import decoders
+from tokenizers.processors import TemplateProcessing
 
 sys.path.append(str(Path(__file__).parents[1] / "model"))
 from golden import V2, tiny_backbones, tokenizer_json, write_folder
@@ -16,13 +20,14 @@ from cde_rag import CDEModel
 from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP
-from cde_rag_training.config import PhaseConfig, SourceConfig
+from cde_rag_training.config import EvaluationConfig, PhaseConfig, SourceConfig
 from cde_rag_training.corpora.batch import Batch
 from cde_rag_training.data.pairs import CorpusPassage
 from cde_rag_training.data.preparation import PrepareConfig, prepare
 from cde_rag_training.data.reading import PairReader
 from cde_rag_training.data.text_rows import pairs_digest
 from cde_rag_training.data.transformations import PLAIN
+from cde_rag_training.loop.held_out import retrieval, retrieval_rows
 from cde_rag_training.loop.mini_batches import Cutter
 from cde_rag_training.loop.prefixes import Prefixes
 from cde_rag_training.networks.stages import stages_of
@@ -105,6 +110,20 @@ def test_texts_begin_as_at_inference(tmp_path, stages):
     )
 
 
+def test_byte_pairs_read_a_text_after_the_space_of_its_prefix(stages):
+    """The tokenizer of ModernBERT has other tokens for "cat" and " cat", and prepared texts hold the former."""
+    trained = byte_level(["[CLS]", "[SEP]"])
+    trained.decoder = decoders.ByteLevel()
+    trained.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)])
+    tokenizer = TextTokenizer(trained.to_str())
+    stages = stages_of(stages.network, tokenizer, device="cpu", precision="float32")
+    for text in ("cat", "the cat sat", "Über ein[SEP]e Katze, 猫"):
+        (prepared, _), *_ = tokenizer([text], 64)
+        for prefix in (ANSWER, TASK, ""):
+            ids = stages.first_ids(prepared, stages.prefix_ids(prefix))
+            assert ids == tokenizer([text], stages.network.config.max_length, prefix=prefix)[0].ids, (text, prefix)
+
+
 def test_a_recipe_s_source_comes_first(tmp_path, stages):
     prepared = prepared_with(tmp_path / "p", some_pairs())
     sources = (SourceConfig(name="faq", query_prefix=""), SourceConfig(name="docs", document_prefix=TASK))
@@ -120,6 +139,24 @@ def test_a_recipe_s_source_comes_first(tmp_path, stages):
     assert not Prefixes(plain, (), stages)
     ids = plain.texts[plain.documents[0]]
     assert stages.second_ids(ids, DOCUMENT, stages.prefix_ids(ANSWER)) == stages.second_ids(ids, DOCUMENT)
+
+
+def test_held_out_pairs_are_read_as_the_recipe_trains_them(tmp_path, stages, monkeypatch):
+    prepared, read = prepared_with(tmp_path / "p", stub_pairs(30)), []
+
+    def embed(ids, role, given, *, mini_batch_size):
+        read.append((role, ids))
+        return torch.ones(len(ids), stages.dim)
+
+    monkeypatch.setattr(stages, "embed", embed)
+    sources = [SourceConfig(name=name, query_prefix=TASK, document_prefix=ANSWER) for name in ("docs", "gone")]
+    sets = retrieval_rows(prepared, EvaluationConfig(), seed=0)
+    retrieval(stages, prepared, sets, sources=sources, mini_batch_size=8)
+    rows = {each.source: each.queries for each in sets}
+    for place, prefix in ((0, stages.prefix_ids(TASK)), (4, None)):  # queries of "docs" and of "faq"
+        source = list(rows)[place // 4]
+        expected = [stages.second_ids(prepared.texts[row], QUERY, prefix) for row in rows[source]]
+        assert read[place] == (QUERY, expected)
 
 
 def test_what_a_model_cannot_read_is_refused(tmp_path, stages):

@@ -3,13 +3,14 @@
 import gzip
 import itertools
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from prepared_stub import prepared_stub
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tiny import tiny_network, tiny_tokenizer
 from tiny_run import config
 
@@ -25,7 +26,7 @@ from cde_rag_training.clustering.surrogate import minilm_folder
 from cde_rag_training.config import DistillationConfig, StartConfig
 from cde_rag_training.loop.training import train
 from cde_rag_training.networks.interpolation import interpolate_models
-from cde_rag_training.networks.start import BERT_LAYER, bert_tokenizer, from_bert, load_start
+from cde_rag_training.networks.start import BERT_LAYER, bert_tokenizer, from_bert, load_start, start_tokenizer
 
 
 @pytest.mark.slow
@@ -99,8 +100,62 @@ def test_a_bert_becomes_a_model(tmp_path):
 def test_a_bert_without_its_sizes_is_named(tmp_path):
     folder = bert_folder(tmp_path / "bert")
     (folder / "config.json").write_text('{"model_type": "bert", "vocab_size": 64}')
-    with pytest.raises(ModelError, match=r"expected the sizes of a BERT .* 'num_hidden_layers'"):
+    with pytest.raises(ModelError, match=r"expected the sizes of a bert, found no number hidden_size"):
         load_start(StartConfig(model=str(folder)), seed=0)
+
+
+def test_tensors_have_the_names_and_dtypes_of_other_files_too(tmp_path):
+    """Those of bert-base-uncased are inside another model, and its norms have the names of TensorFlow."""
+    expected = load_start(StartConfig(model=str(bert_folder(tmp_path / "bert")), max_length=32), seed=0).network
+    tensors = load_file(tmp_path / "bert" / "model.safetensors")
+    older = {
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): tensors[name] for name in tensors
+    }
+    save_file({f"bert.{name}": value.half() for name, value in older.items()}, tmp_path / "bert" / "model.safetensors")
+    for attention in ("one_way", "two_way"):
+        start = StartConfig(model=str(tmp_path / "bert"), attention=attention, max_length=32)
+        found = load_start(start, seed=0).network.state_dict()
+        assert {value.dtype for value in found.values() if value.is_floating_point()} == {torch.float32}
+    loaded = load_start(replace(start, attention=None), seed=0).network.state_dict()
+    for name, value in expected.state_dict().items():
+        torch.testing.assert_close(loaded[name], value, atol=1e-3, rtol=1e-3, msg=name)
+    del older["embeddings.LayerNorm.beta"]
+    save_file(older, tmp_path / "bert" / "model.safetensors")
+    with pytest.raises(ModelError, match=r"found no embeddings\.LayerNorm\.bias of shape \(16,\)"):
+        load_start(replace(start, attention=None), seed=0)
+
+
+def test_a_bert_that_a_one_way_model_does_not_equal_is_refused(tmp_path):
+    folder = bert_folder(tmp_path / "bert")
+    start = StartConfig(model=str(folder), max_length=32)
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(json.dumps(json.loads(config) | {"hidden_act": "relu"}))
+    with pytest.raises(ModelError, match="expected hidden_act 'gelu', found 'relu'"):
+        load_start(start, seed=0)
+    (folder / "config.json").write_text(json.dumps(json.loads(config) | {"layer_norm_eps": 1e-5}))
+    assert load_start(start, seed=0).network.config.norm_eps == 1e-5
+    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules.items()]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "1_Pooling").mkdir()
+    for mode in ("mean", "cls"):
+        pooling = {"embedding_dimension": 16, "pooling_mode": mode}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+        with nullcontext() if mode == "mean" else pytest.raises(ModelError, match=r"pools by the mean.*found .*'cls'"):
+            load_start(start, seed=0)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"expected tokenizer\.json, found"):
+        load_start(start, seed=0)
+
+
+def test_a_tokenizer_needs_no_sizes(tmp_path):
+    """`prepare` takes that of a start whose positions are too few for the default lengths."""
+    folder = str(bert_folder(tmp_path / "bert"))
+    with pytest.raises(ModelError, match="longer than max_positions 64"):
+        load_start(StartConfig(model=folder), seed=0)
+    assert (
+        start_tokenizer(folder).sha256 == load_start(StartConfig(model=folder, max_length=32), seed=0).tokenizer.sha256
+    )
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])

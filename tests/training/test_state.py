@@ -2,13 +2,16 @@
 
 import resource
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from cde_rag.errors import ResumeError
+from cde_rag_training.loop import state
 from cde_rag_training.loop.guard import TrainingError
 from cde_rag_training.loop.logs import COLUMNS, Log
+from cde_rag_training.loop.optimiser import LossScale
 from cde_rag_training.loop.state import RunProgress, State, StateFile, differences
 
 RUN = {"config": {"phases": [{"rate": 0.1, "dims": (4, 2)}]}, "data": ["a"]}
@@ -16,7 +19,8 @@ RUN = {"config": {"phases": [{"rate": 0.1, "dims": (4, 2)}]}, "data": ["a"]}
 
 def state_of(update):
     tensors = {"weights:a": torch.full((3, 2), update / 3), "optimiser:a|step": torch.tensor(float(update))}
-    return State(RunProgress(phase=1, update=update, seconds=1 / 3, log_bytes=7, gains=(0.1, -1 / 3)), tensors)
+    given = {"seconds": 1 / 3, "log_bytes": 7, "gains": (0.1, -1 / 3), "loss_scale": LossScale(4.0, updates=7)}
+    return State(RunProgress(phase=1, update=update, **given), tensors)
 
 
 def same(one, other):
@@ -32,6 +36,14 @@ def test_a_state_comes_back(tmp_path):
         file.write(state_of(update))
         assert same(file.read(), state_of(update))
     assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
+
+
+def test_a_state_of_before_losses_were_scaled(tmp_path, monkeypatch):
+    file = StateFile(tmp_path / "state.safetensors", RUN)
+    older = {name: value for name, value in asdict(state_of(3).progress).items() if name != "loss_scale"}
+    monkeypatch.setattr(state, "asdict", lambda _: older)
+    file.write(state_of(3))
+    assert file.read().progress == replace(state_of(3).progress, loss_scale=LossScale())
 
 
 @contextmanager

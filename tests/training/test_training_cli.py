@@ -230,6 +230,8 @@ def test_missing_files_and_wrong_usage(run: Run, tmp_path: Path, recipe: Path, p
     gone = tmp_path / "gone"
     assert "found nothing" in one_sentence(run("prepare", gone, "--output", tmp_path / "p", "--start", model, code=1))
     assert "gone" in one_sentence(run("train", prepared, "--config", gone, "--output", tmp_path / "r", code=1))
+    there = run("train", prepared, "--config", recipe, "--output", tmp_path / "r", "--device", "nowhere", code=1)
+    assert "found 'nowhere', which torch cannot use" in one_sentence(there)
     assert "gone" in one_sentence(run("interpolate", gone, model, tmp_path / "b", code=1))
     for exponent in ("nan", "inf", -0.1, 5):
         refused = run("interpolate", model, model, tmp_path / "b", f"--exponent={exponent}", code=2)
@@ -265,6 +267,10 @@ def test_a_model_may_read_longer_texts_than_the_surrogate(run: Run, pairs: Path,
     assert "uncut texts" in run("prepare", pairs, "--output", tmp_path / "two", *tfidf, code=2).output
 
 
+def vectors_in(folder: Path) -> bytes:
+    return (folder / "document_vectors.npy").read_bytes()
+
+
 def test_any_plain_model_is_a_surrogate(run: Run, pairs: Path, model: Path, tmp_path: Path):
     table = write_static(tmp_path / "table")
     options = ("--start", model, "--max-length", 32, "--surrogate")
@@ -274,6 +280,13 @@ def test_any_plain_model_is_a_surrogate(run: Run, pairs: Path, model: Path, tmp_
     np.testing.assert_allclose(Prepared.load(tmp_path / "one").document_vectors, expected, atol=2e-2)
     (cache,) = (tmp_path / "one/cache/surrogate").iterdir()
     assert cache.name.startswith("plain-")
+    run("prepare", pairs, "--output", tmp_path / "there", *options, table, "--keep-duplicates", "--device", "cpu")
+    assert vectors_in(tmp_path / "there") == vectors_in(tmp_path / "one")
+    for place in ("cuda:99", "nowhere"):
+        gone = run("prepare", pairs, "--output", tmp_path / "two", *options, table, "--device", place, code=1)
+        assert f"found '{place}', which torch cannot use" in one_sentence(gone)
+    lone = run("prepare", pairs, "--output", tmp_path / "two", *options, "tfidf", "--device", "cpu", code=2)
+    assert "no surrogate runs on a device" in " ".join(lone.output.split())
     length = ("--surrogate-length", 8)
     assert (
         "its own limit" in run("prepare", pairs, "--output", tmp_path / "two", *options, table, *length, code=2).output

@@ -235,8 +235,8 @@ class MachineConfig:
     """Hardware settings, which do not change the training objective."""
 
     device: str = "cpu"  # or "cuda"
-    precision: Literal["auto", "float32", "bfloat16"] = (
-        "auto"  # of the layers; weights stay float32. auto: bf16 if native
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = (
+        "auto"  # of the layers; weights stay float32. auto: bf16 if native, else fp16 on GPUs, whose loss is scaled
     )
     mini_batch_size: int = 64  # texts per forward pass; lower when memory runs out
     gradient_caching: bool = True  # memory of one mini-batch; without it, that of the batch, and a quarter less time

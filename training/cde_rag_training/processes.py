@@ -15,6 +15,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from cde_rag_training.recipe import RecipeError
+
 PATIENCE = timedelta(hours=6)  # that processes wait for the first one, which prepares and evaluates
 
 
@@ -118,6 +120,24 @@ def first_one_first() -> Iterator[None]:
     yield
     if dist.is_initialized() and rank() == 0:
         dist.barrier()
+
+
+def check_device(device: str) -> None:
+    """Check that torch can compute on a device.
+
+    Args:
+        device: Such as "cpu" or "cuda:0".
+
+    Raises:
+        RecipeError: It cannot, such as where no GPU is found.
+    """
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise RecipeError(
+            f"Expected a device of this machine, found {device!r}, which torch cannot use: {reason}. Use cpu."
+        ) from error
 
 
 @contextmanager

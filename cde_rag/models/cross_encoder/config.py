@@ -3,7 +3,6 @@
 Every setting that could change a score is checked: what is not known here, sentence-transformers itself runs.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from cde_rag.models.cross_encoder.checkpoint import CLASSIFIER, CrossEncoderFile
 from cde_rag.models.plain.bert import BertEncoder
 from cde_rag.models.plain.checkpoint import MODULES
 from cde_rag.models.plain.config import SETTINGS, StoredEncoder, read_encoder
+from cde_rag.models.plain.modules import read_modules
 from cde_rag.models.plain.settings import (
     OtherArchitectureError,
     check_settings,
@@ -22,7 +22,7 @@ from cde_rag.models.plain.settings import (
     other_forms,
     stored_shapes,
 )
-from cde_rag.models.plain.tokenizer import SETTINGS as TOKENIZER_SETTINGS
+from cde_rag.models.plain.tokenizer import tokenizer_settings
 from cde_rag.models.tokenizer import CHARACTERS_A_TOKEN, beginning
 
 _TASK: Final[Mapping[str, Any]] = {  # settings of a Transformer module that scores
@@ -158,8 +158,8 @@ class PairEncoder(StoredEncoder):
         if not found.architecture.endswith(CLASSIFIER):
             raise OtherArchitectureError(f"the architecture {found.architecture}")
         if found.has_modules:
-            modules = json.loads(files.content(MODULES))
-            if len(modules) != 1 or modules[0].get("path") or modules[0].get("kwargs"):
+            modules = read_modules(files, "document")
+            if len(modules) != 1 or modules[0].folder:
                 raise OtherArchitectureError(f"several modules in {MODULES}")
         if found.activation not in ACTIVATIONS:
             raise OtherArchitectureError(f"activation_fn {found.activation!r:.80}")
@@ -190,8 +190,7 @@ def _has_types(stored: StoredEncoder) -> bool:
     Raises:
         OtherArchitectureError: They are not.
     """
-    read = partial(json_object, stored.files)
-    settings: dict[str, Any] = {key: value for name in TOKENIZER_SETTINGS for key, value in read(name).items()}
+    settings = tokenizer_settings(partial(json_object, stored.files), "")
     kind = str(settings.get("tokenizer_class") or "BertTokenizer")
     single = [0] if kind.startswith(_NO_TYPES) else [0, 1]  # types in the template of a class that has one of its own
     encoding = Tokenizer.from_str(stored.tokenizer.serialised).encode("a", "a")

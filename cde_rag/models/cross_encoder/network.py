@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
-from safetensors import SafetensorError
 
 from cde_rag.errors import ModelError, require
-from cde_rag.models.plain.checkpoint import EXTRA, ModelFiles
-from cde_rag.models.plain.network import no_bars
+from cde_rag.models.plain.checkpoint import ModelFiles
+from cde_rag.models.plain.network import loaded_in_torch
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 
 
@@ -31,29 +30,14 @@ class TorchCrossEncoder:
     """
 
     def __init__(self, files: ModelFiles, *, device: str | None, dtype: str | None) -> None:
-        sentence_transformers: Any = require("sentence_transformers", EXTRA)
-        try:
-            with no_bars():
-                model = sentence_transformers.CrossEncoder(str(files.folder), device=device, local_files_only=True)
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            ImportError,
-            SafetensorError,
-        ) as error:
-            raise ModelError(f"{files.folder}: sentence-transformers cannot load it: {error}") from error
+        def load(package: Any) -> Any:
+            return package.CrossEncoder(str(files.folder), device=device, local_files_only=True)
+
+        model = loaded_in_torch(files, load)
         if model.num_labels != 1:
             raise ModelError(
                 f"Expected a cross-encoder with one score for a pair, found {files.name} with {model.num_labels}."
             )
-        for tensor in (*model.parameters(), *model.buffers()):
-            if tensor.device.type == "cpu":
-                tensor.data = tensor.data.clone()  # whoever writes the files changes what is mapped
-        files.check_unchanged()
         self._model = model if dtype is None else model.to(getattr(require("torch", "torch"), dtype))
         self.name, self.runtime, self.device = files.name, "torch", str(model.device)
         self.dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")

@@ -15,6 +15,7 @@ from cde_rag.context.siblings import sibling_positions
 from cde_rag.errors import CorpusError
 from cde_rag.models.batching import tight_buckets
 from cde_rag.models.model import Embedded
+from cde_rag.models.one_way.array_context import ArrayContext
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.runtimes.threads import limited_threads
@@ -41,17 +42,24 @@ class _ChunkWindow:
 
 
 class LateChunking:
-    """Late chunking by a one-way model in torch, in a context.
+    """Late chunking by a one-way model in a context; the second stage runs in torch, on the model's device.
 
     Args:
-        model: A one-way model.
-        prepared: Prepared context.
+        model: A one-way model in any runtime.
+        network: Its network.
+        prepared: Context that the model prepared.
         sibling_rule: Rule by which siblings are chosen.
     """
 
-    def __init__(self, model: "CDEModel", prepared: PreparedContext, sibling_rule: int) -> None:
-        self._model, self._prepared, self._rule = model, prepared, sibling_rule
-        self._network: TwoStage = model.network
+    def __init__(
+        self, model: "CDEModel", network: TwoStage, prepared: PreparedContext | ArrayContext, sibling_rule: int
+    ) -> None:
+        self._model, self._network, self._rule = model, network, sibling_rule
+        self._prepared = (
+            PreparedContext(**{name: torch.tensor(value) for name, value in vars(prepared).items()})
+            if isinstance(prepared, ArrayContext)
+            else prepared
+        )
 
     def __call__(self, documents: Sequence[Sequence[str]], mini_batch_size: int) -> Embedded:
         """Embed all chunks, in their order.

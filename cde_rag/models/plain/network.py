@@ -1,7 +1,7 @@
 """Sentence-transformers models run by sentence-transformers itself, in torch."""
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,40 @@ def no_bars() -> Generator[None, None, None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def loaded_in_torch(files: ModelFiles, load: Callable[[Any], Any]) -> Any:
+    """Load a model by sentence-transformers; its weights on the CPU are copies, which no writer of the files changes.
+
+    Args:
+        files: Files of the model.
+        load: The package sentence_transformers in, the model out.
+
+    Raises:
+        MissingExtraError: The extra `interop` is not installed.
+        ModelError: sentence-transformers cannot load it, or a file was written meanwhile.
+    """
+    sentence_transformers: Any = require("sentence_transformers", EXTRA)
+    try:
+        with no_bars():
+            model = load(sentence_transformers)
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ImportError,
+        SafetensorError,
+        OtherArchitectureError,
+    ) as error:
+        raise ModelError(f"{files.folder}: sentence-transformers cannot load it: {error}") from error
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
+    files.check_unchanged()
+    return model
 
 
 class TorchTextModel:
@@ -69,33 +103,16 @@ class TorchTextModel:
         dtype: str | None,
         attention: str = AUTO,
     ) -> None:
-        sentence_transformers: Any = require("sentence_transformers", EXTRA)
-        try:
-            with no_bars():
-                model = sentence_transformers.SentenceTransformer(
-                    str(files.folder), device=device, local_files_only=True
-                )
-                if files.is_routed:
-                    way, _ = route(files, role)
-                    ways, *others = model.children()
-                    model = sentence_transformers.SentenceTransformer(
-                        modules=[*ways.sub_modules[way], *others], device=device, prompts=model.prompts
-                    )
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            SafetensorError,
-            OtherArchitectureError,
-        ) as error:
-            raise ModelError(f"{files.folder}: sentence-transformers cannot load it: {error}") from error
-        for tensor in (*model.parameters(), *model.buffers()):
-            if tensor.device.type == "cpu":
-                tensor.data = tensor.data.clone()  # whoever writes the files changes what is mapped
-        files.check_unchanged()
+        def load(package: Any) -> Any:
+            model = package.SentenceTransformer(str(files.folder), device=device, local_files_only=True)
+            if not files.is_routed:
+                return model
+            way, _ = route(files, role)
+            ways, *others = model.children()
+            parts = [*ways.sub_modules[way], *others]
+            return package.SentenceTransformer(modules=parts, device=device, prompts=model.prompts)
+
+        model = loaded_in_torch(files, load)
         if max_length is not None:
             check_shortened(max_length, model.max_seq_length)
             model.max_seq_length = max_length

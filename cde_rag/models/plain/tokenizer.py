@@ -79,7 +79,7 @@ def read_tokenizer(
     """
     if f"{folder}{TOKENIZER}" not in paths or f"{folder}added_tokens.json" in paths:
         raise OtherArchitectureError(f"a tokenizer that is not in {TOKENIZER} alone")
-    settings: dict[str, Any] = {key: value for name in SETTINGS for key, value in read(folder + name).items()}
+    settings = tokenizer_settings(read, folder)
     value = read(folder + TOKENIZER)
     found = next((f"{name} {settings[name]!r:.80}" for name in _OFF if settings.get(name)), None)
     found = found or next((f"{name} left" for name in _RIGHT if settings.get(name, "right") != "right"), None)
@@ -104,6 +104,11 @@ def read_tokenizer(
     except ModelError as error:
         raise OtherArchitectureError(str(error)) from error
     return tokenizer, float(settings.get("model_max_length") or math.inf)
+
+
+def tokenizer_settings(read: Callable[[str], dict[str, Any]], folder: str) -> dict[str, Any]:
+    """Return the settings of a tokenizer in a folder; arguments as of `read_tokenizer`."""
+    return {key: value for name in SETTINGS for key, value in read(folder + name).items()}
 
 
 def _cuts_on_the_right(value: Mapping[str, Any]) -> bool:

@@ -45,9 +45,13 @@ def mine(
         --by minilm --first 30 --last 200 --count 15
     """
     from cde_rag._files import write_durably
+    from cde_rag.readers.reader import JSONL
     from cde_rag_training.data import mining
     from cde_rag_training.data.reading import PairReader
 
+    if output.suffix not in JSONL:
+        raise typer.BadParameter(f"{output} would hold JSONL; end its name in .jsonl", param_hint="--output")
+    output.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     csv.field_size_limit(sys.maxsize)
     reader = PairReader(*files, source=source, skip_bad=skip_bad)
     with settings_told():

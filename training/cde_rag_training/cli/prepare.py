@@ -12,6 +12,11 @@ from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line
 from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from jaxtyping import Float32
+
     from cde_rag_training.clustering.surrogate import Surrogate
     from cde_rag_training.data.duplicates import SetReport
     from cde_rag_training.data.pairs import Pair
@@ -51,6 +56,10 @@ def prepare(
         str | None,
         typer.Option(help="Surrogate of the filter alone, by such a name. [default: the other one]"),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device of the surrogates, such as cuda. [default: cpu for minilm, cuda if any for models]"),
+    ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Cluster as in the paper: 100 steps, best of 3.")] = False,
     pack: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write one compressed file, such as p.zip.")
@@ -73,28 +82,28 @@ def prepare(
     """
     from cde_rag_training.clustering.clusters import LAPTOP, PAPER
     from cde_rag_training.clustering.surrogate import cached
-    from cde_rag_training.config import StartConfig
     from cde_rag_training.data.preparation import PrepareConfig
     from cde_rag_training.data.preparation import prepare as run
     from cde_rag_training.data.reading import PairReader
-    from cde_rag_training.networks.start import load_start
+    from cde_rag_training.networks.start import start_tokenizer
 
-    _check_surrogates(surrogate, filter_surrogate, surrogate_length)
+    _check_surrogates(surrogate, filter_surrogate, surrogate_length, device)
     if keep_duplicates and against:
         raise typer.BadParameter("pairs in --against are not kept; leave one of them out", param_hint="--against")
     csv.field_size_limit(sys.maxsize)
     shown = sys.stderr.isatty() if progress is None else progress
     reader = PairReader(*files, source=source, skip_bad=skip_bad)
     try:
-        tokenizer = load_start(StartConfig(model=start), seed=0).tokenizer
+        tokenizer = start_tokenizer(start)
         pairs = _read(reader)
-        name, embed = surrogate_of(surrogate, pairs, surrogate_length or max_length)
+        length = surrogate_length or max_length
+        name, embed = surrogate_of(surrogate, pairs, length, device=device)
         embed = cached(embed, name, output / "cache" / "surrogate")  # where the run looks for them again
         if not keep_duplicates:
             pairs = _without_duplicates(pairs, against or [], embed)
         filter_name, filter_embed = "", None
         if filter_surrogate is not None:
-            filter_name, filter_embed = surrogate_of(filter_surrogate, pairs, surrogate_length or max_length)
+            filter_name, filter_embed = surrogate_of(filter_surrogate, pairs, length, device=device)
         config = PrepareConfig(
             max_length=max_length,
             surrogate=name,
@@ -116,12 +125,19 @@ def prepare(
         typer.echo(f"{output}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}")
 
 
-def _check_surrogates(surrogate: str, filter_surrogate: str | None, length: int | None) -> None:
+def _check_surrogates(surrogate: str, filter_surrogate: str | None, length: int | None, device: str | None) -> None:
+    from cde_rag.models.named import is_served
+    from cde_rag_training.processes import check_device
+
     if filter_surrogate == surrogate:
         raise typer.BadParameter(f"{surrogate} clusters already; leave it out", param_hint="--filter-surrogate")
     if "minilm" not in (surrogate, filter_surrogate) and length is not None:
         reads = "uncut texts" if surrogate == "tfidf" else "texts to its own limit"
         raise typer.BadParameter(f"{surrogate} reads {reads}; leave it out", param_hint="--surrogate-length")
+    if device is not None:
+        if all(each in ("tfidf", None) or is_served(each) for each in (surrogate, filter_surrogate)):
+            raise typer.BadParameter("no surrogate runs on a device of its own; leave it out", param_hint="--device")
+        check_device(device)
 
 
 def _read(reader: "PairReader") -> "list[Pair]":
@@ -130,17 +146,31 @@ def _read(reader: "PairReader") -> "list[Pair]":
     return pairs
 
 
-def surrogate_of(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, Surrogate]":
-    """Return the surrogate, and a name that identifies everything its vectors depend on; raises as `named`."""
+def surrogate_of(
+    kind: str, pairs: "list[Pair] | None", max_length: int, *, device: str | None = None
+) -> "tuple[str, Surrogate]":
+    """Return the surrogate, loaded or fitted at its first use, and a name of all that its vectors depend on.
+
+    Without pairs TF-IDF is fitted to the first texts that it is given; its name is empty then. Raises as `named`.
+    """
     from cde_rag_training.clustering.surrogate import minilm, named, tfidf_svd
     from cde_rag_training.data.text_rows import pairs_digest
 
+    if kind not in ("minilm", "tfidf"):
+        return named(kind, device=device)
+    made: list[Surrogate] = []
+
+    def embed(texts: "Sequence[str]") -> "Float32[np.ndarray, 'texts dim']":
+        if not made and kind == "minilm":
+            made.append(minilm(max_length=max_length, device=device or "cpu"))
+        elif not made:
+            fit = texts if pairs is None else [text for pair in pairs for text in (pair.query, pair.document)]
+            made.append(tfidf_svd(fit, dims=DIMS))
+        return made[0](texts)
+
     if kind == "minilm":
-        return f"minilm-{max_length}", minilm(max_length=max_length)
-    if kind != "tfidf":
-        return named(kind)
-    texts = [text for pair in pairs for text in (pair.query, pair.document)]
-    return f"tfidf-{pairs_digest(pairs)[:16]}", tfidf_svd(texts, dims=DIMS)
+        return f"minilm-{max_length}", embed
+    return "" if pairs is None else f"tfidf-{pairs_digest(pairs)[:16]}", embed
 
 
 def _without_duplicates(pairs: "list[Pair]", against: list[Path], embed: "Surrogate") -> "list[Pair]":

@@ -2,21 +2,16 @@
 
 import csv
 import sys
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cde_rag.cli.output import JsonOption, print_json, printable
-from cde_rag_training.cli.prepare import SURROGATE
+from cde_rag_training.cli.prepare import SURROGATE, surrogate_of
 from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Float32
-
     from cde_rag.evaluation.question_folder import QuestionCorpus
     from cde_rag_training.clustering.surrogate import Surrogate
     from cde_rag_training.questions.question_pairs import PairsReport
@@ -113,25 +108,13 @@ def _read(source: Path, names: list[str], pages: Path | None) -> "list[QuestionC
 
 
 def _surrogate(name: str, output: Path) -> "Surrogate | None":
-    """Return the surrogate, of which minilm is loaded when it is first used; its vectors are kept in OUT/cache."""
-    from cde_rag_training.clustering.surrogate import cached, minilm, named, tfidf_svd
+    """Return the surrogate; vectors that do not depend on the texts around are kept in OUT/cache."""
+    from cde_rag_training.clustering.surrogate import cached
 
     if name == "none":
         return None
-    if name == "minilm":
-        loaded = cache(minilm)
-        return cached(lambda texts: loaded()(texts), "minilm-256", output / "cache")
-    if name != "tfidf":
-        key, plain = named(name)
-        return cached(plain, key, output / "cache")
-    fitted: list[Surrogate] = []
-
-    def embed(texts: Sequence[str]) -> "Float32[np.ndarray, 'texts dim']":
-        if not fitted:  # with the first texts, which are those of the pairs
-            fitted.append(tfidf_svd(texts))
-        return fitted[0](texts)
-
-    return embed
+    key, embed = surrogate_of(name, None, 256)
+    return cached(embed, key, output / "cache") if key else embed
 
 
 def _tell(report: "PairsReport") -> None:

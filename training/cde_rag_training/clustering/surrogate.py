@@ -19,8 +19,10 @@ from cde_rag._files import write_durably
 from cde_rag._validation import check_list, digest
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.corpus_contexts import first_context
+from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import CorpusError, ModelError, require
 from cde_rag.models.cde_model import native_dtype
+from cde_rag.models.named import is_served
 
 Surrogate = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
 
@@ -37,14 +39,15 @@ def minilm_folder() -> Path:
     return Path(str(importlib.resources.files(package))) / "model"
 
 
-def minilm(*, max_length: int = 256) -> Surrogate:
+def minilm(*, max_length: int = 256, device: str = "cpu") -> Surrogate:
     """Return all-MiniLM-L6-v2 by sentence-transformers: unit norm, texts truncated at `max_length` tokens.
 
-    In bf16 where the CPU computes in it, which is twice as fast; elsewhere bf16 takes several times as long as float32.
+    In bf16 where the device computes in it, which is twice as fast on a CPU; elsewhere there bf16 takes several times
+    as long as float32.
     """
     transformers: Any = require("sentence_transformers", "train")
     model = transformers.SentenceTransformer(
-        str(minilm_folder()), device="cpu", local_files_only=True, model_kwargs={"torch_dtype": native_dtype("cpu")}
+        str(minilm_folder()), device=device, local_files_only=True, model_kwargs={"torch_dtype": native_dtype(device)}
     )
     model.max_seq_length = max_length
 
@@ -55,19 +58,20 @@ def minilm(*, max_length: int = 256) -> Surrogate:
     return embed
 
 
-def named(model: str | Path) -> tuple[str, Surrogate]:
+def named(model: str | Path, *, device: str | None = None) -> tuple[str, Surrogate]:
     """Return a plain model as a surrogate, and a name for `cached` that identifies its vectors.
 
     Args:
         model: A folder, a hub id such as "BAAI/bge-small-en-v1.5", or a model that an API serves, such as
             "openai:text-embedding-3-small".
+        device: Device of the computation, but for an API; by default CUDA if available, else the CPU.
 
     Raises:
         MissingExtraError: The extra `hub` or `openai`, which it needs, is not installed.
         ModelError: There is no such model, or it is no plain one.
     """
     try:
-        loaded = as_model(model)
+        loaded = as_model(model, EmbedderOptions(device=None if is_served(model) else device))
     except ModelError as error:
         raise ModelError(f"{error} As surrogates there are minilm and tfidf, too.") from error
     if not loaded.identity.is_plain:

@@ -56,8 +56,9 @@ def mine(pairs: Sequence[Pair], scores: Scores, config: MiningConfig, *, progres
     """Add hard negatives to pairs.
 
     Documents of a source are ranked for each query; its answers (the documents of all pairs with that query, copies
-    included) have no rank. A document of the window is taken if it scores less than the pair's own document by the
-    margin, so that unnoted answers, which score high, are left out.
+    included) have no rank, and documents of score 0 are not taken: they share no word with the query. A document of the
+    window is taken if it scores less than the pair's own document by the margin, so that unnoted answers, which score
+    high, are left out.
 
     Args:
         pairs: Of one or more sources.
@@ -117,7 +118,7 @@ def _chosen(
         return []
     best = np.argpartition(-others, last - 1)[:last]
     window = best[np.lexsort((best, -others[best]))][config.first - 1 :]
-    fitting = window[others[window] < highest]
+    fitting = window[(others[window] < highest) & (others[window] != 0)]
     if config.draw == "best" or len(fitting) <= config.count:
         return fitting[: config.count].tolist()
     places = np.sort(random.choice(len(fitting), size=config.count, replace=False))

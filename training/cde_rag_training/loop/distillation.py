@@ -1,8 +1,9 @@
 """Distillation of a finished embedder's vectors into the small first stage; resumes when interrupted."""
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Float32
 
 from cde_rag.models.batching import length_buckets
 from cde_rag_training.config import DistillationConfig
-from cde_rag_training.loop.optimiser import Optimiser, ParameterGroup
+from cde_rag_training.loop.optimiser import LossScale, Optimiser, ParameterGroup
 from cde_rag_training.loop.state import RunProgress, State, StateFile
 from cde_rag_training.networks.stages import Stages
 
@@ -65,9 +66,9 @@ def distil_first_stage(
     file = StateFile(
         folder / "distillation.safetensors", {**asdict(config), "seed": seed, "texts": texts.hexdigest()[:16]}
     )
-    done = 0
+    done, scale = 0, LossScale()
     if (state := file.read()) is not None:
-        done = state.progress.update
+        done, scale = state.progress.update, state.progress.loss_scale
         first.load_state_dict(_of(state, WEIGHTS))
         optimiser.restore(_of(state, OPTIMISER))
     lengths = [min(len(row), config.max_length) for row in rows]
@@ -76,16 +77,20 @@ def distil_first_stage(
         vectors = stages.first([[*rows[text][: lengths[text] - 1], rows[text][-1]] for text in chosen], ())
         cosine = (vectors * torch.from_numpy(targets[chosen]).to(stages.device)).sum(dim=1).mean()
         optimiser.zero_grad()
-        (1 - cosine).backward()
-        optimiser.clip()
-        optimiser.step(min(1.0, (done + 1) / WARMUP, 1 - done / config.updates))
+        factor = scale.value if stages.scaled else 1.0
+        (factor * (1 - cosine)).backward()
+        norm = optimiser.clip(factor)
+        if factor == 1 or math.isfinite(norm):
+            optimiser.step(min(1.0, (done + 1) / WARMUP, 1 - done / config.updates))
+        if stages.scaled:
+            scale = scale.after(norm)
         done += 1
         if log is not None:
             log(done, float(cosine.detach()))
         if done % save_every == 0 or done == config.updates:
             tensors = {f"{WEIGHTS}{name}": value for name, value in first.state_dict().items()}
             tensors |= {f"{OPTIMISER}{name}": value for name, value in optimiser.state()}
-            file.write(State(replace(RunProgress(), update=done), tensors))
+            file.write(State(RunProgress(update=done, loss_scale=scale), tensors))
     first.eval().requires_grad_(requires_grad=False)
 
 

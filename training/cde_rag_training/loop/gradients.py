@@ -71,10 +71,15 @@ class Gradients:
         self._by_text = dropout_by_text
         self._latest: tuple[Batch, MiniBatches, BatchLoss] | None = None
 
-    def add(self, batch: Batch, update: int) -> Figures:
+    def add(self, batch: Batch, update: int, *, scale: float = 1.0) -> Figures:
         """Add one update's gradients; of several processes, each those of its own queries' losses.
 
         Everything random in it is a function of seed, update and process.
+
+        Args:
+            batch: Batch of the update.
+            update: Its number.
+            scale: Factor of the loss, and so of the gradients.
         """
         stages, (parts, loss) = self._stages, self._cut(batch)
         drawn = np.random.default_rng([*self._seed, update])
@@ -83,9 +88,9 @@ class Gradients:
             dropped, parts = [False] * len(dropped), self._dropped(batch, parts, drawn)
         with torch.random.fork_rng(devices=[stages.device] if stages.device.type == "cuda" else []):
             torch.manual_seed(int(drawn.integers(2**62)) + rank())
-            value = self._backward(batch, parts, dropped, lambda embeddings: loss(embeddings[parts.order]))
+            value = self._backward(batch, parts, dropped, lambda embeddings: scale * loss(embeddings[parts.order]))
         return Figures(
-            total=float(value.detach()),
+            total=float(value.detach()) / scale,
             contrastive=loss.contrastive,
             distillation=loss.distillation,
             masked=loss.masked,

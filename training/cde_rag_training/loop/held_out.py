@@ -8,7 +8,7 @@ from jaxtyping import Float32
 
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.models.one_way.network import DOCUMENT, QUERY
-from cde_rag_training.config import EvaluationConfig
+from cde_rag_training.config import EvaluationConfig, SourceConfig
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.loop.prefixes import Prefix, Prefixes
 from cde_rag_training.networks.stages import Stages
@@ -75,7 +75,7 @@ def retrieval(
     prepared: Prepared,
     sets: Sequence[RetrievalRows],
     *,
-    prefixes: Prefixes | None = None,
+    sources: Sequence[SourceConfig] = (),
     mini_batch_size: int,
 ) -> dict[str, Retrieval]:
     """Compute NDCG@10 of each set under its own, no, and a foreign context, by source; documents have no siblings.
@@ -84,11 +84,11 @@ def retrieval(
         stages: The network, in evaluation mode.
         prepared: Held-out pairs.
         sets: Retrieval sets of these pairs.
-        prefixes: Task prefixes of the texts; None: the pairs' own.
+        sources: Task prefixes of sources, as they were trained; sources that the pairs lack are ignored.
         mini_batch_size: Texts per forward pass.
     """
     size = stages.network.config.context_size or LARGEST_CONTEXT
-    prefixes = Prefixes(prepared, (), stages) if prefixes is None else prefixes
+    prefixes = Prefixes(prepared, [each for each in sources if each.name in prepared.source_names], stages)
     _, first = np.unique(prepared.queries, return_index=True)
     pair_of = dict(zip(np.asarray(prepared.queries)[first].tolist(), first.tolist(), strict=True))
 

@@ -25,7 +25,7 @@ COLUMNS = (
     "filled",  # random documents in place of hard negatives that pairs lack
     "context",  # documents
     "siblings",  # of all documents
-    "norm",  # of the gradients, before clipping
+    "norm",  # of the gradients, before clipping; inf where those of float16 overflowed, and the update was left out
     "gate",  # mean |tanh(gate)| of all layers and heads
     "exponent",  # of the output map
     "encoder_rate",  # of its topmost layer, or of its adapters

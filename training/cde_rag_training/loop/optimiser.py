@@ -1,5 +1,6 @@
 """AdamW with a learning rate for each part of the model."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from cde_rag_training.config import AdaptersConfig, RatesConfig
 
 LAYERS = ("second_stage.layers.", *(f"second_stage.backbone.native.{each}." for each in ("layers", "encoder.layer")))
+STEADY = 2000  # updates without an overflow, after which the loss is scaled more
 ADAPTER = "lora_"  # in the names of peft's parameters
 
 
@@ -95,6 +97,26 @@ def _rate(name: str, place: Place, rates: RatesConfig, adapters: AdaptersConfig)
     return 0.0 if adapters.rank else rates.encoder * rates.layer_decay**place.height
 
 
+class LossScale(NamedTuple):
+    """Factor of the loss that keeps the gradients of float16 from becoming zero.
+
+    Attributes:
+        value: The factor.
+        updates: Updates since it changed.
+
+    Source: Micikevicius et al. 2018 (Mixed Precision Training) §3.2; numbers of `torch.amp.GradScaler`.
+    """
+
+    value: float = 2.0**16
+    updates: int = 0
+
+    def after(self, norm: float) -> "LossScale":
+        """Return the factor for the next update: half of it if the norm overflowed, twice after long without."""
+        if not math.isfinite(norm):
+            return LossScale(max(self.value / 2, 1.0))
+        return LossScale(2 * self.value) if self.updates + 1 == STEADY else LossScale(self.value, self.updates + 1)
+
+
 class Optimiser:
     """AdamW over groups, in float32.
 
@@ -123,8 +145,16 @@ class Optimiser:
             else:
                 parameter.grad.zero_()
 
-    def clip(self) -> float:
-        """Clip the global gradient norm; return the norm before clipping."""
+    def clip(self, scale: float = 1.0) -> float:
+        """Clip the global gradient norm; return the norm before clipping.
+
+        Args:
+            scale: Factor of the loss, by which all gradients are divided first.
+        """
+        if scale != 1:
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad /= scale
         return float(nn.utils.clip_grad_norm_(self.parameters, self._clip))
 
     def step(self, factor: float) -> None:

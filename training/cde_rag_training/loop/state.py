@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from cde_rag._files import write_durably
 from cde_rag.errors import ResumeError
 from cde_rag_training.loop.guard import TrainingError
+from cde_rag_training.loop.optimiser import LossScale
 
 STATE = "state.safetensors"
 
@@ -30,6 +31,7 @@ class RunProgress:
         earlier_seconds: Time spent in the phases before it.
         log_bytes: Length of the log; anything after it was written by updates that are lost.
         gains: Gains of the guard's last probes, in nats.
+        loss_scale: Scale of the loss, in float16.
     """
 
     phase: int = 0
@@ -39,6 +41,7 @@ class RunProgress:
     earlier_seconds: float = 0.0
     log_bytes: int = 0
     gains: tuple[float, ...] = ()
+    loss_scale: LossScale = field(default_factory=LossScale)
 
 
 class State(NamedTuple):
@@ -102,8 +105,9 @@ class StateFile:
             if _integrity(stated["state"], tensors) != stated["integrity"]:
                 raise ValueError("bytes that were changed: its sha256 is not the one that it states")
             value = json.loads(stated["state"])
-            given = value["progress"] | {"gains": tuple(value["progress"]["gains"])}
-            progress, run = RunProgress(**given), value["run"]
+            given, run = dict(value["progress"]), value["run"]
+            given |= {"gains": tuple(given["gains"]), "loss_scale": LossScale(*given.get("loss_scale", ()))}
+            progress = RunProgress(**given)
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
             raise ResumeError(
                 f"Expected a checkpoint at {self.path}, found: {error!r}. Restore it from a copy, or begin again in "

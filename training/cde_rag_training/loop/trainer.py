@@ -231,19 +231,22 @@ class Trainer:
         before, number, begun = self._progress, self._progress.update + 1, time.monotonic()
         batch = self._batches.batch(before.update)
         factor = self._schedule.factor(before.update, seconds=before.seconds)
+        scale = before.loss_scale.value if self._stages.scaled else 1.0
         self._stages.network.train()
         with enough_memory(self._machine, number):
             self._optimiser.zero_grad()
-            figures = self._gradients.add(batch, before.update)
+            figures = self._gradients.add(batch, before.update, scale=scale)
             average_gradients(self._optimiser.parameters)
-            norm = self._optimiser.clip()
-            self._check(batch, number, total=figures.total, norm=norm)
+            norm = self._optimiser.clip(scale)
+            self._check(batch, number, total=figures.total, norm=norm if scale == 1 else 0.0)
             row = self._figures(batch, figures) | self._probe(batch, figures, number)
-            self._optimiser.step(factor)
+            if math.isfinite(norm):  # else the scaled gradients overflowed, and the update is left out
+                self._optimiser.step(factor)
         if self._average is not None:
             self._average.update(number)
         now = of_first(time.monotonic() - started, device=self._stages.device)
-        self._progress = replace(before, update=number, seconds=now)
+        loss_scale = before.loss_scale.after(norm) if self._stages.scaled else before.loss_scale
+        self._progress = replace(before, update=number, seconds=now, loss_scale=loss_scale)
         rates = {f"{part}_rate": rate for part, rate in self._optimiser.rates(factor).items()}
         speed = float(row["tokens"]) / max(time.monotonic() - begun, 1e-9)
         row |= {"phase": self.phase.name, "update": number, "norm": norm, "seconds": now, "tokens_per_second": speed}
@@ -305,8 +308,9 @@ class Trainer:
         if self._run.held_out is not None and every and (last or self._progress.update % every == 0):
             self._stages.network.eval()
             if rank() == 0:
-                size = self._machine.mini_batch_size
-                figures = mean_of(retrieval(self._stages, *self._run.held_out, mini_batch_size=size))._asdict()
+                size, sources = self._machine.mini_batch_size, self.phase.sources
+                found = retrieval(self._stages, *self._run.held_out, sources=sources, mini_batch_size=size)
+                figures = mean_of(found)._asdict()
                 row |= {f"{name}_ndcg": value for name, value in figures.items() if not math.isnan(value)}
         elif self._progress.update == 0:
             return

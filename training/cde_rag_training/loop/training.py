@@ -38,7 +38,7 @@ from cde_rag_training.loop.training_data import Data, opened
 from cde_rag_training.networks.interpolation import interpolate
 from cde_rag_training.networks.stages import Stages, stages_of
 from cde_rag_training.networks.start import Start, load_start, start_settings
-from cde_rag_training.processes import first_one_first, joined, rank
+from cde_rag_training.processes import check_device, first_one_first, joined, rank
 from cde_rag_training.recipe import RecipeError
 
 MODEL, CARD, LOCK = "model", "README.md", "run.lock"
@@ -77,7 +77,7 @@ def train(
         MissingExtraError: Pairs that are not prepared need the extra `train`, adapters `peft`.
         ModelError: There is no such start.
         PreparedError: The data is no prepared folder, or damaged.
-        RecipeError: Settings that the start cannot be trained with.
+        RecipeError: Settings that the start cannot be trained with, or a device that torch does not have.
         ResumeError: `output` holds a run with other settings, start or data.
         StoreError: Another run trains in `output`, or it is an empty path.
         TrainingError: Training had to stop; the message says why, and what to change.
@@ -85,6 +85,7 @@ def train(
     output = given_path(output, "The run's folder")
     output.mkdir(parents=True, exist_ok=True)
     with joined(config.machine.device) as device, _claimed(output):
+        check_device(device)
         start = load_start(config.start, seed=config.seed)
         prepare = replace(config.prepare, lexical=config.prepare.lexical or any(map(_is_lexical, config.phases)))
 
@@ -317,7 +318,8 @@ def _write(run: Run, stages: Stages, start: Start, sets: Sequence[Prepared], don
         checkpoint.write(folder, network, start.tokenizer.serialised)
     found = {}
     if run.held_out is not None and run.config.evaluation.every:
-        found = retrieval(stages, *run.held_out, mini_batch_size=run.config.machine.mini_batch_size)
+        size, sources = run.config.machine.mini_batch_size, run.config.phases[-1].sources
+        found = retrieval(stages, *run.held_out, sources=sources, mini_batch_size=size)
     settings = start_settings(network)  # what the model is, whatever was asked for
     if start.new_first_stage:
         settings["distillation"] = asdict(run.config.start.distillation)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cde_rag.errors import ModelError
 from cde_rag.models.files.weights import CONFIG, read_json, weight_files
@@ -16,6 +17,7 @@ from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.config import CONTEXT_SIZE, MAX_LENGTH, StartConfig
 
 WRAPPERS = ("model.", "bert.")  # what a backbone's keys begin with where it was saved inside another model
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # bert-base-uncased has them
 SIZES = {  # field of `TwoWayConfig`: names in the configs of transformers, and in that of nomic-ai's own code
     "vocab_size": ("vocab_size",),
     "dim": ("hidden_size", "n_embd"),
@@ -91,7 +93,7 @@ def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartC
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = TwoWay(model, prefix_end=tokenizer.first_id(PREFIX_END))
-    tensors = {_unwrapped(name): tensor for name, tensor in read_tensors(folder, weight_files(folder)).items()}
+    tensors = backbone_tensors(folder)
     state = checkpoint.published_state(network.state_dict(), model)
     for place, stage in ((f"{FIRST}embedder.", model.of_first_stage), (f"{SECOND}backbone.", model)):
         names = backbone_layout(stage)
@@ -165,5 +167,17 @@ def _global_every(value: Mapping[str, Any], where: str) -> int:
     return every
 
 
+def backbone_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read a backbone's tensors in float32, under the names of its own class in transformers.
+
+    Raises:
+        ModelError: There are no safetensors, or damaged ones.
+    """
+    return {_unwrapped(name): tensor.float() for name, tensor in read_tensors(folder, weight_files(folder)).items()}
+
+
 def _unwrapped(name: str) -> str:
-    return next((name.removeprefix(wrapper) for wrapper in WRAPPERS if name.startswith(wrapper)), name)
+    name = next((name.removeprefix(wrapper) for wrapper in WRAPPERS if name.startswith(wrapper)), name)
+    for old, new in OLD_NAMES.items():
+        name = name.replace(old, new)
+    return name

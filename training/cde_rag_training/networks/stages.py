@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from cde_rag.errors import ModelError
@@ -15,7 +16,7 @@ from cde_rag.models.batching import length_buckets
 from cde_rag.models.cde_model import native_dtype
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
-from cde_rag.models.runtimes.torch_runner import pad
+from cde_rag.models.runtimes.torch_runner import DTYPES, pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way.network import PreparedTokens, TwoWay
 from cde_rag_training.recipe import RecipeError
@@ -45,8 +46,11 @@ class Stages(ABC):
     Args:
         network: Both stages, float32.
         device: Device of the network.
-        precision: Precision of matrix products: "float32", "bfloat16" or "auto" (bfloat16 if the device supports it
-            natively); the weights stay float32.
+        precision: Precision of matrix products: "float32", "bfloat16", "float16" or "auto" (bfloat16 if the device
+            supports it natively, else float16 on a GPU); the weights stay float32.
+
+    Attributes:
+        scaled: True if gradients are so small that the loss has to be scaled: those of float16.
     """
 
     network: TwoStage | TwoWay
@@ -58,7 +62,8 @@ class Stages(ABC):
     def __init__(self, network: TwoStage | TwoWay, *, device: str, precision: str) -> None:
         self.network = network.to(device)
         self.device = torch.device(device)
-        self.bf16 = (native_dtype(device) if precision == "auto" else precision) == "bfloat16"
+        self._dtype = DTYPES[native_dtype(device) if precision == "auto" else precision]
+        self.scaled = self._dtype == torch.float16
 
     @property
     def dim(self) -> int:
@@ -71,7 +76,8 @@ class Stages(ABC):
         return self.dim
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+        enabled = self._dtype != torch.float32
+        return torch.autocast(self.device.type, dtype=self._dtype if enabled else torch.bfloat16, enabled=enabled)
 
     def _padded(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         tokens, mask = pad(ids)
@@ -226,6 +232,9 @@ class TwoWayStages(Stages):
         config = network.config
         self.layers, self.knows_null, self._tokenizer = config.layers, config.null_embedding, tokenizer
         self.context_tokens = config.context_tokens if config.null_embedding else 0
+        self._decoder = Tokenizer.from_str(tokenizer.serialised)
+        spaced, words = (self._decoder.encode(text, add_special_tokens=False).ids for text in (" a b", "a b"))
+        self._marks_spaces = spaced != words and spaced == self._after_space(words)
         roles = ((QUERY, config.query_prefix), (DOCUMENT, config.document_prefix))
         self._prefixes = {role: self.prefix_ids(prefix) for role, prefix in roles}
 
@@ -251,7 +260,15 @@ class TwoWayStages(Stages):
             )
 
     def _prefixed(self, ids: list[int], role: int, prefix: list[int] | None) -> list[int]:
-        return [ids[0], *(self._prefixes[role] if prefix is None else prefix), *ids[1:]]
+        before, (first, *text, last) = self._prefixes[role] if prefix is None else prefix, ids
+        if before and self._marks_spaces:  # prepared texts begin without the space that ends a prefix at inference
+            text = self._after_space(text)
+        return [first, *before, *text, last]
+
+    def _after_space(self, ids: list[int]) -> list[int]:
+        """Return the token ids of the same text after a space, which tokenizers of byte pairs count to its word."""
+        text = self._decoder.decode(ids, skip_special_tokens=False)
+        return self._decoder.encode(f" {text}", add_special_tokens=False).ids
 
     def prepare(
         self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]

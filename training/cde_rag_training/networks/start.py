@@ -5,24 +5,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from cde_rag.errors import ModelError
 from cde_rag.models.files.names import ModelName
-from cde_rag.models.files.weights import read_json
+from cde_rag.models.files.weights import MODULES, read_json
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.config import ModelConfig
 from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.pair.network import PairNetwork
+from cde_rag.models.plain.bert import BertEncoder
+from cde_rag.models.plain.checkpoint import ModelFiles
+from cde_rag.models.plain.modules import Head, Normalize, Pooling, read_modules
+from cde_rag.models.plain.settings import OtherArchitectureError, other_forms
 from cde_rag.models.tokenizer import TextTokenizer
-from cde_rag.models.two_way.config import BERT, MODERN_BERT, NOMIC_BERT, TwoWayConfig
+from cde_rag.models.two_way.config import BERT, EPS, MODERN_BERT, NOMIC_BERT, TwoWayConfig
 from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.clustering.surrogate import minilm_folder
 from cde_rag_training.config import CONTEXT_LAYERS, MAX_LENGTH, ONE_WAY, TWO_WAY, DistillationConfig, StartConfig
-from cde_rag_training.networks.backbone import two_way_from_backbone
+from cde_rag_training.networks.backbone import backbone_sizes, backbone_tensors, two_way_from_backbone
 from cde_rag_training.recipe import RecipeError
 
 MINILM = "minilm"
@@ -65,21 +68,46 @@ def load_start(config: StartConfig, *, seed: int) -> Start:
         ModelError: There is no such model, or one of a kind that cannot be trained.
         RecipeError: A setting that the model has otherwise or not at all: a finished model fixes its sizes.
     """
-    folder = minilm_folder() if config.model == MINILM else checkpoints.local(config.model)
-    family = read_json(folder / checkpoints.CONFIG).get("model_type") if folder is not None else None
-    if folder is not None and family == BERT and config.attention != TWO_WAY:
-        tokenizer = TextTokenizer(bert_tokenizer(folder))
-        network = from_bert(folder, _bert_config(folder, config), seed=seed)
-        start = Start(network, tokenizer, new_first_stage=True)
-    elif folder is not None and family in (BERT, NOMIC_BERT, MODERN_BERT):
-        tokenizer = TextTokenizer(bert_tokenizer(folder))
-        network = two_way_from_backbone(folder, tokenizer, config, seed=seed)
-        start = Start(network, tokenizer, new_first_stage=False)
-    else:
+    backbone = _backbone(config.model)
+    if backbone is None:
         loaded, tokenizer, _ = ModelSource.find(ModelName.parse(config.model)).network()
         start = Start(_named(trainable(loaded), config.name), tokenizer, new_first_stage=False)
+    else:
+        folder, family = backbone
+        tokenizer = TextTokenizer(bert_tokenizer(folder))
+        if family == BERT and config.attention != TWO_WAY:
+            network = from_bert(folder, _bert_config(folder, config), seed=seed)
+            start = Start(network, tokenizer, new_first_stage=True)
+        else:
+            network = two_way_from_backbone(folder, tokenizer, config, seed=seed)
+            start = Start(network, tokenizer, new_first_stage=False)
     _refuse_other_settings(config, start)
     return start
+
+
+def start_tokenizer(model: str) -> TextTokenizer:
+    """Return the tokenizer of a start, which does not depend on the sizes that a recipe chooses.
+
+    Args:
+        model: As `StartConfig.model`.
+
+    Raises:
+        MissingExtraError: As for `load_start`.
+        ModelError: There is no such model, or one of a kind that cannot be trained.
+    """
+    backbone = _backbone(model)
+    if backbone is not None:
+        return TextTokenizer(bert_tokenizer(backbone[0]))
+    loaded, tokenizer, _ = ModelSource.find(ModelName.parse(model)).network()
+    trainable(loaded)
+    return tokenizer
+
+
+def _backbone(model: str) -> tuple[Path, str] | None:
+    """Return the folder and family of a backbone; None for a finished model."""
+    folder = minilm_folder() if model == MINILM else checkpoints.local(model)
+    family = None if folder is None else read_json(folder / checkpoints.CONFIG).get("model_type")
+    return None if folder is None or family not in (BERT, NOMIC_BERT, MODERN_BERT) else (folder, str(family))
 
 
 def _named(network: TwoStage | TwoWay, name: str) -> TwoStage | TwoWay:
@@ -150,29 +178,42 @@ def trainable(network: TwoStage | TwoWay | PairNetwork) -> TwoStage | TwoWay:
 
 
 def _bert_config(folder: Path, config: StartConfig) -> ModelConfig:
-    sizes = read_json(folder / checkpoints.CONFIG)
+    where = folder / checkpoints.CONFIG
+    sizes = backbone_sizes(read_json(where), where=str(where))
     length = MAX_LENGTH if config.max_length is None else config.max_length
+    layers = min(sizes["layers"], config.limit_layers or sizes["layers"])
+    _check_pooling(folder, sizes["dim"])
+    return ModelConfig(
+        name=config.name,
+        layers=layers,
+        context_layers=min(CONTEXT_LAYERS, layers) if config.context_layers is None else config.context_layers,
+        first_stage_layers=1 if config.first_stage_layers is None else config.first_stage_layers,
+        lead_share=config.lead_share or 0.0,
+        full_likeness=config.full_likeness or 0.0,
+        max_length=length,
+        first_stage_max_length=min(128, length),
+        norm_eps=sizes.get("eps", EPS[BERT]),
+        **{name: sizes[name] for name in ("vocab_size", "dim", "heads", "intermediate", "max_positions")},
+    )
+
+
+def _check_pooling(folder: Path, dim: int) -> None:
+    """Refuse a SentenceTransformer whose vectors are no means of token states: a one-way model would give others."""
+    if not (folder / MODULES).is_file():
+        return
+    files = ModelFiles.find(str(folder))
     try:
-        layers = min(sizes["num_hidden_layers"], config.limit_layers or sizes["num_hidden_layers"])
-        return ModelConfig(
-            name=config.name,
-            vocab_size=sizes["vocab_size"],
-            dim=sizes["hidden_size"],
-            layers=layers,
-            context_layers=min(CONTEXT_LAYERS, layers) if config.context_layers is None else config.context_layers,
-            first_stage_layers=1 if config.first_stage_layers is None else config.first_stage_layers,
-            lead_share=config.lead_share or 0.0,
-            full_likeness=config.full_likeness or 0.0,
-            heads=sizes["num_attention_heads"],
-            intermediate=sizes["intermediate_size"],
-            max_positions=sizes["max_position_embeddings"],
-            max_length=length,
-            first_stage_max_length=min(128, length),
-        )
-    except KeyError as error:
+        with other_forms():
+            _, *modules = read_modules(files, "document")
+            steps = Head.read(files, modules, dim=dim, pooled=False).steps
+        found = next((str(step) for step in steps if step not in (Pooling(("mean",)), Normalize())), None)
+    except OtherArchitectureError as error:
+        found = str(error)
+    if found is not None:
         raise ModelError(
-            f"{folder}: expected the sizes of a BERT in {checkpoints.CONFIG}, found no {error}."
-        ) from error
+            f"{folder}: expected an embedder that pools by the mean, with which a one-way model starts, found {found}. "
+            f"Start from another, or from this one's encoder: a copy of the folder without {MODULES}."
+        )
 
 
 def _copy(layer: nn.Module, bert: dict[str, Tensor], number: int) -> None:
@@ -197,11 +238,20 @@ def from_bert(folder: Path, config: ModelConfig, *, seed: int) -> TwoStage:
     a share of the siblings' mean is in the output from the start.
 
     Args:
-        folder: Holds `model.safetensors` with Hugging Face's BERT keys.
+        folder: Holds safetensors with Hugging Face's BERT keys.
         config: Sizes; those of the encoder must be the checkpoint's.
         seed: Random seed of the parts that start at random (set attention).
+
+    Raises:
+        ModelError: There are no such tensors, or tensors of other sizes.
     """
-    bert = load_file(folder / "model.safetensors")
+    bert = backbone_tensors(folder)
+    for name, shape in BertEncoder(config, first=0, types=2, prefixes=("",)).shapes().items():
+        if name not in bert or bert[name].shape != shape:
+            raise ModelError(
+                f"{folder}: expected the tensors of a BERT of {config.layers} layers, found no {name} of shape "
+                f"{shape}. Is it the right config for these weights?"
+            )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = TwoStage(config)
@@ -227,8 +277,17 @@ def from_bert(folder: Path, config: ModelConfig, *, seed: int) -> TwoStage:
 
 
 def bert_tokenizer(folder: Path) -> str:
-    """Return the checkpoint's tokenizer as JSON, without truncation and padding, which our code does."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    """Return the checkpoint's tokenizer as JSON, without truncation and padding, which our code does.
+
+    Raises:
+        ModelError: It has none.
+    """
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / checkpoints.TOKENIZER))
+    except Exception as error:  # the library raises bare Exceptions
+        raise ModelError(
+            f"{folder}: expected {checkpoints.TOKENIZER}, found: {error}. Save the model with a fast tokenizer."
+        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer.to_str()
