@@ -201,9 +201,9 @@ class ChromaCollection:
         del parked
         return dict(notes)
 
-    def shadow(self, notes: Mapping[str, str]) -> "ChromaRecords":
-        """Return the new collection."""
-        return ChromaRecords(self._target, self._known(notes, old=False), self._random)
+    def shadow(self, notes: Mapping[str, str], *, old: bool) -> "ChromaRecords":
+        """Return the new collection, or the old one."""
+        return ChromaRecords(self._target, self._known(notes, old=old), self._random)
 
     def switch(self, notes: Mapping[str, str]) -> float:
         """Rename the old collection, then the new one; a repeated call does the rest."""

@@ -13,7 +13,7 @@ from cde_rag.adoption.movable import SourceRow, model_line
 from cde_rag.adoption.positions import is_text
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
-from cde_rag.stamps import KEY
+from cde_rag.stamps import KEY, stamped
 
 
 class LangChainFaiss(IndexFolder):
@@ -34,16 +34,29 @@ class LangChainFaiss(IndexFolder):
     def texts(self) -> list[SourceRow]:
         """Return the documents in the order of their vectors."""
         found = self._docstore()
-        if KEY in found.documents:
-            raise StoreError(
-                f"{self._target}: expected a docstore without a stamp, found one of CDEEmbeddings, which a move would "
-                "have to change. Make the store anew of its texts, with the new embeddings."
-            )
         rows: list[SourceRow] = []
         for id_ in found.ids:
             text = found.documents[id_].text
             rows.append(SourceRow(id_, text if is_text(text) else None))
         return rows
+
+    def stamp(self) -> str | None:
+        """Return the stamp of CDEEmbeddings in the docstore, or None."""
+        found = self._docstore().documents.get(KEY)
+        return None if found is None else stamped(found.metadata)
+
+    def check(self, embedder: Embedder) -> None:
+        """Check as every folder; and refuse a stamp, which would name another model then.
+
+        Raises:
+            StoreError: See above.
+        """
+        super().check(embedder)
+        if KEY in self._docstore().documents:
+            raise StoreError(
+                f"{self._target}: expected a docstore without a stamp, found one of CDEEmbeddings, which a move would "
+                "have to change. Make the store anew of its texts, with the new embeddings."
+            )
 
     def vectors_of(self, path: Path) -> FaissFile:
         """Read a file of FAISS with one vector for each document."""

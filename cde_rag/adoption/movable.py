@@ -143,8 +143,8 @@ class Movable(Source, Protocol):
         """
         ...
 
-    def shadow(self, notes: Mapping[str, str]) -> Source:
-        """Return the new vectors, for an audit."""
+    def shadow(self, notes: Mapping[str, str], *, old: bool) -> Source:
+        """Return the new vectors (or the old ones, where `written_by_old_handles` is true), for an audit."""
         ...
 
     def switch(self, notes: Mapping[str, str]) -> float:
