@@ -24,6 +24,7 @@ from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import StoredVector
 from cde_rag.indexing.stamp_reader import KEY
 from cde_rag.indexing.stamping import fingerprint_in, stamp_of
+from cde_rag.records import Record
 from cde_rag.stamps import stamp, stamped
 
 _NEW, _OLD = "-cde-new", "-cde-old"  # ends of the names of collections of ours
@@ -134,6 +135,18 @@ class ChromaCollection:
                 return
             yield _rows(page)
             offset += len(page["ids"])
+
+    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+        """Yield the records that have a document, with their vectors."""
+        collection, offset = self._live(), 0
+        while (page := collection.get(limit=PAGE, offset=offset, include=[*_CONTENT, "embeddings"]))["ids"]:
+            offset += len(page["ids"])
+            rows = zip(_rows(page), page["embeddings"], strict=True)
+            yield [
+                (Record(row.id, row.text, metadata=row.payload["metadata"] or {}), np.asarray(vector, np.float32))
+                for row, vector in rows
+                if row.text is not None
+            ]
 
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make the new collection, empty, with the index settings and metadata of the old one and a stamp.

@@ -29,6 +29,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.audit import StoredVector, audit
 from cde_rag.models.files.vector_cache import PlainVectors
+from cde_rag.records import Record
 
 _VECTORS, _NEW, _OLD = "vectors.sqlite", "new", "old"
 _DISTANCES: Final = {0: "ip", 1: "l2"}  # of FAISS
@@ -117,6 +118,22 @@ class IndexFolder(ABC):
         del notes, old
         rows = self.texts()
         yield from (rows[start : start + PAGE] for start in range(0, len(rows), PAGE))
+
+    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+        """Yield the rows that have a text, with their vectors."""
+        rows, file = self.texts(), self.vectors_of(self._live)
+        for start in range(0, len(rows), PAGE):
+            page = enumerate(rows[start : start + PAGE], start)
+            yield [
+                (Record(row.id, row.text, metadata=self.metadata(row.id)), file.get(place, row.id))
+                for place, row in page
+                if row.text is not None
+            ]
+
+    def metadata(self, id_: str) -> Mapping[str, Any]:
+        """Return the metadata of a row that filters can read; none, where the text has them."""
+        del id_
+        return {}
 
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make the folder of the new vectors."""

@@ -3,8 +3,10 @@
 The pickle is never unpickled: it is read by its opcodes (`docstore_pickle`), and stays as it is, byte for byte.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from cde_rag._files import written
 from cde_rag.adoption.docstore_pickle import Docstore, read_docstore
@@ -39,6 +41,11 @@ class LangChainFaiss(IndexFolder):
             text = found.documents[id_].text
             rows.append(SourceRow(id_, text if is_text(text) else None))
         return rows
+
+    def metadata(self, id_: str) -> Mapping[str, Any]:
+        """Return texts and numbers of the metadata: nested values may refer to each other without end."""
+        found = self._docstore().documents[id_].metadata
+        return {key: value for key, value in found.items() if isinstance(value, str | int | float | None)}
 
     def stamp(self) -> str | None:
         """Return the stamp of CDEEmbeddings in the docstore, or None."""

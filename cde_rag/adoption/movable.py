@@ -182,6 +182,12 @@ class Movable(Source, Protocol):
         ...
 
 
+def place_of(source: Source) -> str:
+    """Return a name of a store that does not depend on the present folder, or the target of a server."""
+    home: Path | None = getattr(source, "home", None)
+    return str(home) if home is not None and home.is_absolute() else source.target
+
+
 def model_line(embedder: Embedder, context: Path, *, hugging_face: str, ours: str) -> str:
     """Return the line that makes the embedder in an application.
 

@@ -22,7 +22,7 @@ from jaxtyping import Float32
 from cde_rag._files import user_path
 from cde_rag.adoption.audit_sources import movable
 from cde_rag.adoption.carrying import Carried, Carrying, vectors_of
-from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceRow
+from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceRow, place_of
 from cde_rag.adoption.move_journal import MoveJournal, MoveState, Step
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.protocol import Embedder
@@ -299,12 +299,6 @@ class Reembedding:
         self.source.release(state.notes, switched=state.was_switched)
         self.journal.forget(state)
 
-    @property
-    def _place(self) -> str:
-        """Name of the store that does not depend on the present folder."""
-        home = self.source.home
-        return str(home) if home.is_absolute() else self.source.target
-
     def _known(self, embedder: Embedder | None = None) -> MoveState:
         """Return the state of a move of this store, and to this embedder."""
         state = self.state
@@ -312,7 +306,7 @@ class Reembedding:
             raise StoreError(
                 f"{self.source.target}: expected a move that was begun, found none at {self.journal.folder}."
             )
-        if state.target != self._place:
+        if state.target != place_of(self.source):
             raise StoreError(
                 f"{self.journal.folder}: expected a move of {self.source.target}, found one of {state.target}. "
                 "Give another journal."
@@ -336,7 +330,7 @@ class Reembedding:
         away = -made / (np.linalg.norm(made) or 1.0)
         notes = self.source.begin(self.journal.folder, embedder)
         name = embedder.context.identity.name
-        state = MoveState(self._place, name, embedder.fingerprint, notes=notes)
+        state = MoveState(place_of(self.source), name, embedder.fingerprint, notes=notes)
         self.journal.begin(state, embedder.context, away.astype(np.float32))
         return state
 
