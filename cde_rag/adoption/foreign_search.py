@@ -8,6 +8,7 @@ Collection, so all searches work as on any other. Nothing is embedded but the sa
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -100,9 +101,17 @@ def _rows(
         length = float(np.linalg.norm(vector.astype(np.float64)))
         if len(vector) != dim or not 0 < length < np.inf:
             continue
-        try:
-            record = usable(found, None)
-        except CorpusError:
+        record = _usable(found) or _usable(
+            replace(found, metadata={})
+        )  # a text without its filters is better than none
+        if record is None:
             continue
         written = repr((record.text, record.metadata)).encode() + vector.tobytes()
         yield Row(record, hashlib.sha256(written).hexdigest()), (vector / length).astype(np.float32)
+
+
+def _usable(record: Record) -> Record | None:
+    try:
+        return usable(record, None)
+    except CorpusError:
+        return None

@@ -65,7 +65,7 @@ class MoveJournal:
 
     def __init__(self, folder: Path) -> None:
         check_path(folder)
-        self.folder = folder
+        self.folder = folder.absolute()  # the application's line names a file in it
 
     def context_file(self, fingerprint: str) -> Path:
         """Return the file of a Context; each has its own, since the application reads the last one until a switch."""
@@ -183,10 +183,10 @@ class MoveJournal:
     def _check_own(self) -> None:
         if (self.folder / _STATE).exists():
             return
-        own = (_LOCK, _PARKED, _ROWS, f"{_ROWS}-journal")  # of a first run that was killed before its state
+        own = (_LOCK, _PARKED, _ROWS)  # of a first run that was killed before its state
         for path in self.folder.iterdir():
             is_temporary = path.name.startswith(".") and path.suffix == ".tmp"
-            if path.name not in own and not path.name.endswith(_CONTEXT) and not is_temporary:
+            if path.name.removesuffix("-journal") not in own and not path.name.endswith(_CONTEXT) and not is_temporary:
                 raise StoreError(
                     f"{self.folder}: expected a folder for the journal alone, which the move deletes when it ends, "
                     f"found {path.name!r:.80} in it. Name a new folder."

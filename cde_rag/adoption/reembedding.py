@@ -175,6 +175,8 @@ class Reembedding:
             raise StoreError(
                 f"{self.source.target}: expected old vectors in use, found step {state.step}. Nothing to copy."
             )
+        if state.step == "returned" and self.source.written_by_old_handles:
+            self._compared(state, None, old=False, act="A copy")
         state = self._noted(replace(self._known(), step="copying"))
         embedded = removed = 0
         for _ in range(_PASSES):

@@ -179,7 +179,8 @@ def search(
       cde-rag search papers.faiss "attention" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
       cde-rag search docs.faiss "ERR_CONN_RESET" --by bm25 --group-by source
-      cde-rag search chroma:chroma_db#papers "late interaction" --model intfloat/e5-small-v2
+      cde-rag search chroma:chroma_db#papers "late interaction" \\
+        --model intfloat/e5-small-v2
       cde-rag search docs.faiss "lost connections" \\
         --rerank cross-encoder/ms-marco-MiniLM-L6-v2
     """

@@ -63,7 +63,8 @@ def test_later_writes_are_found(tmp_path: Path, old: ContextualEmbedder):
     langchain.build(old)
     assert found(langchain, old, TEXTS[7])[0] == "d7"
     store = langchain.opened(old)
-    store.add_documents([Document(page_content="a heron")], ids=["new"])
+    odd = {1: "x", "nan": float("nan"), "deep": [[1]]}  # no filter can read it, but the text is found
+    store.add_documents([Document(page_content="a heron", metadata=odd)], ids=["new"])
     store.save_local(str(langchain.folder))
     assert found(langchain, old, "a heron")[0] == "new"
 
