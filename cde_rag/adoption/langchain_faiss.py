@@ -45,7 +45,11 @@ class LangChainFaiss(IndexFolder):
     def metadata(self, id_: str) -> Mapping[str, Any]:
         """Return texts and numbers of the metadata: nested values may refer to each other without end."""
         found = self._docstore().documents[id_].metadata
-        return {key: value for key, value in found.items() if isinstance(value, str | int | float | None)}
+        return {
+            key: value
+            for key, value in found.items()
+            if isinstance(key, str) and isinstance(value, str | int | float | None)
+        }
 
     def stamp(self) -> str | None:
         """Return the stamp of CDEEmbeddings in the docstore, or None."""
