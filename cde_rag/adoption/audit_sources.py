@@ -363,7 +363,8 @@ def _chroma(
 
 def _chroma_server(chromadb: Any, target: str, place: str) -> Any:
     address = urlsplit(place)
-    if address.scheme not in ("http", "https") or not address.hostname:
+    rest = address.username or address.path.strip("/") or address.query
+    if address.scheme not in ("http", "https") or not address.hostname or rest:  # which the client would leave out
         raise StoreError(f"{target}: expected an address such as http://localhost:8000, found another.")
     ssl = address.scheme == "https"
     return chromadb.HttpClient(host=address.hostname, port=address.port or (443 if ssl else 8000), ssl=ssl)

@@ -24,6 +24,7 @@ from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import StoredVector
 from cde_rag.indexing.stamp_reader import KEY
 from cde_rag.indexing.stamping import fingerprint_in, stamp_of
+from cde_rag.records import Record
 from cde_rag.stamps import stamp, stamped
 
 _NEW, _OLD = "-cde-new", "-cde-old"  # ends of the names of collections of ours
@@ -135,6 +136,18 @@ class ChromaCollection:
             yield _rows(page)
             offset += len(page["ids"])
 
+    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+        """Yield the records that have a document, with their vectors."""
+        collection, offset = self._live(), 0
+        while (page := collection.get(limit=PAGE, offset=offset, include=[*_CONTENT, "embeddings"]))["ids"]:
+            offset += len(page["ids"])
+            rows = zip(_rows(page), page["embeddings"], strict=True)
+            yield [
+                (Record(row.id, row.text, metadata=row.payload["metadata"] or {}), np.asarray(vector, np.float32))
+                for row, vector in rows
+                if row.text is not None
+            ]
+
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make the new collection, empty, with the index settings and metadata of the old one and a stamp.
 
@@ -201,9 +214,9 @@ class ChromaCollection:
         del parked
         return dict(notes)
 
-    def shadow(self, notes: Mapping[str, str]) -> "ChromaRecords":
-        """Return the new collection."""
-        return ChromaRecords(self._target, self._known(notes, old=False), self._random)
+    def shadow(self, notes: Mapping[str, str], *, old: bool) -> "ChromaRecords":
+        """Return the new collection, or the old one."""
+        return ChromaRecords(self._target, self._known(notes, old=old), self._random)
 
     def switch(self, notes: Mapping[str, str]) -> float:
         """Rename the old collection, then the new one; a repeated call does the rest."""

@@ -9,6 +9,7 @@ file is kept in the journal.
     old/            file with the old vectors
 """
 
+import errno
 import hashlib
 import json
 import shutil
@@ -21,13 +22,14 @@ from typing import Any, Final, cast
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import file_sha256, fsync_folder, replacing
+from cde_rag._files import file_sha256, fsync_folder, read_file, replacing
 from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow
 from cde_rag.adoption.positions import drawn, stored
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.audit import StoredVector, audit
 from cde_rag.models.files.vector_cache import PlainVectors
+from cde_rag.records import Record
 
 _VECTORS, _NEW, _OLD = "vectors.sqlite", "new", "old"
 _DISTANCES: Final = {0: "ip", 1: "l2"}  # of FAISS
@@ -117,6 +119,22 @@ class IndexFolder(ABC):
         rows = self.texts()
         yield from (rows[start : start + PAGE] for start in range(0, len(rows), PAGE))
 
+    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+        """Yield the rows that have a text, with their vectors."""
+        rows, file = self.texts(), self.vectors_of(self._live)
+        for start in range(0, len(rows), PAGE):
+            page = enumerate(rows[start : start + PAGE], start)
+            yield [
+                (Record(row.id, row.text, metadata=self.metadata(row.id)), file.get(place, row.id))
+                for place, row in page
+                if row.text is not None
+            ]
+
+    def metadata(self, id_: str) -> Mapping[str, Any]:
+        """Return the metadata of a row that filters can read; none, where the text has them."""
+        del id_
+        return {}
+
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make the folder of the new vectors."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -175,8 +193,9 @@ class IndexFolder(ABC):
             index.write(temporary)
         return {**notes, "new": file_sha256(path), "old": live_before, "texts": texts_before}
 
-    def shadow(self, notes: Mapping[str, str]) -> "_NewFile":
+    def shadow(self, notes: Mapping[str, str], *, old: bool) -> "_NewFile":
         """Return the new vectors."""
+        del old
         return _NewFile(self._target, self._place(notes, _NEW), self)
 
     def switch(self, notes: Mapping[str, str]) -> float:
@@ -222,9 +241,16 @@ class IndexFolder(ABC):
             shutil.copyfile(self._live, temporary)
         if file_sha256(kept) != out or not coming.exists():
             raise SourceChangedError(f"{self._target}: its files changed meanwhile. Run the command again.")
-        shutil.copymode(self._live, coming)
-        coming.replace(self._live)
-        fsync_folder(self._folder)
+        live_file = self._live.resolve()  # a link stays
+        shutil.copymode(live_file, coming)
+        try:
+            coming.replace(live_file)
+            fsync_folder(live_file.parent)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            with replacing(live_file) as temporary:  # the journal is on another file system
+                shutil.copy(coming, temporary)
         return 0.0
 
     def _sample(self, path: Path, count: int) -> list[StoredVector]:
@@ -335,7 +361,13 @@ class FaissFile(IndexedFile):
     def get(self, place: int, id_: str) -> Float32[np.ndarray, " dim"]:
         """Return the vector at a place."""
         del id_
-        return np.asarray(self._index.reconstruct(place), np.float32)
+        try:
+            return np.asarray(self._index.reconstruct(place), np.float32)
+        except RuntimeError as error:
+            kind = type(self._index).__name__
+            raise StoreError(
+                f"{self._where}: expected an index whose vectors can be read, found {kind}, which keeps none by place."
+            ) from error
 
     def add(self, ids: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]) -> None:
         """Add vectors at the end."""
@@ -374,9 +406,13 @@ class JsonFile(IndexedFile):
             StoreError: It is no such file.
         """
         found = read_json(path, where)
-        if not isinstance(found.get("embedding_dict"), dict):
+        vectors: object = found.get("embedding_dict")
+        if not isinstance(vectors, dict) or not all(
+            isinstance(each, list) for each in cast(dict[str, Any], vectors).values()
+        ):
             raise StoreError(
-                f"{where}: expected embedding_dict in {path.name}, found none. Is it of SimpleVectorStore?"
+                f"{where}: expected embedding_dict with lists of numbers in {path.name}, found none. Is it of "
+                "SimpleVectorStore?"
             )
         return cls(found, where)
 
@@ -391,7 +427,10 @@ class JsonFile(IndexedFile):
     def get(self, place: int, id_: str) -> Float32[np.ndarray, " dim"]:
         """Return the vector of an id."""
         del place
-        return np.asarray(self.vectors[id_], np.float32)
+        try:
+            return np.asarray(self.vectors[id_], np.float32)
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"{self._where}: expected numbers as the vector of {id_!r:.80}, found others.") from error
 
     def add(self, ids: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]) -> None:
         """Add vectors by their ids."""
@@ -426,7 +465,7 @@ def read_json(path: Path, where: str) -> dict[str, Any]:
         StoreError: The file is missing, or another.
     """
     try:
-        found: object = json.loads(path.read_bytes())
+        found: object = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{where}: expected JSON in {path.name}, found: {error!s:.120}") from error
     if not isinstance(found, dict):

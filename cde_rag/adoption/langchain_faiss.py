@@ -3,8 +3,10 @@
 The pickle is never unpickled: it is read by its opcodes (`docstore_pickle`), and stays as it is, byte for byte.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from cde_rag._files import written
 from cde_rag.adoption.docstore_pickle import Docstore, read_docstore
@@ -13,7 +15,7 @@ from cde_rag.adoption.movable import SourceRow, model_line
 from cde_rag.adoption.positions import is_text
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
-from cde_rag.stamps import KEY
+from cde_rag.stamps import KEY, stamped
 
 
 class LangChainFaiss(IndexFolder):
@@ -34,16 +36,38 @@ class LangChainFaiss(IndexFolder):
     def texts(self) -> list[SourceRow]:
         """Return the documents in the order of their vectors."""
         found = self._docstore()
-        if KEY in found.documents:
-            raise StoreError(
-                f"{self._target}: expected a docstore without a stamp, found one of CDEEmbeddings, which a move would "
-                "have to change. Make the store anew of its texts, with the new embeddings."
-            )
         rows: list[SourceRow] = []
         for id_ in found.ids:
             text = found.documents[id_].text
             rows.append(SourceRow(id_, text if is_text(text) else None))
         return rows
+
+    def metadata(self, id_: str) -> Mapping[str, Any]:
+        """Return texts and numbers of the metadata: nested values may refer to each other without end."""
+        found = self._docstore().documents[id_].metadata
+        return {
+            key: value
+            for key, value in found.items()
+            if isinstance(key, str) and isinstance(value, str | int | float | None)
+        }
+
+    def stamp(self) -> str | None:
+        """Return the stamp of CDEEmbeddings in the docstore, or None."""
+        found = self._docstore().documents.get(KEY)
+        return None if found is None else stamped(found.metadata)
+
+    def check(self, embedder: Embedder) -> None:
+        """Check as every folder; and refuse a stamp, which would name another model then.
+
+        Raises:
+            StoreError: See above.
+        """
+        super().check(embedder)
+        if KEY in self._docstore().documents:
+            raise StoreError(
+                f"{self._target}: expected a docstore without a stamp, found one of CDEEmbeddings, which a move would "
+                "have to change. Make the store anew of its texts, with the new embeddings."
+            )
 
     def vectors_of(self, path: Path) -> FaissFile:
         """Read a file of FAISS with one vector for each document."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
+from cde_rag._files import open_file
 from cde_rag.adoption.index_files import FaissFile, IndexedFile, IndexFolder, JsonFile, read_json
 from cde_rag.adoption.llamaindex_nodes import embedded_node_text
 from cde_rag.adoption.movable import SourceRow, model_line
@@ -33,7 +34,7 @@ class LlamaIndexFolder(IndexFolder):
 
     def texts(self) -> list[SourceRow]:
         """Return the nodes in the order of their vectors."""
-        nodes = cast(dict[str, Any], read_json(self._folder / _DOCSTORE, self._target).get("docstore/data") or {})
+        nodes = self._part(_DOCSTORE, "docstore/data")
         ids = list(JsonFile.read(self._live, self._target).vectors) if self._is_json(self._live) else self._by_place()
         return [SourceRow(id_, _text_of(nodes.get(id_))) for id_ in ids]
 
@@ -60,7 +61,7 @@ class LlamaIndexFolder(IndexFolder):
 
     def _is_json(self, path: Path) -> bool:
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 return file.read(1) == b"{"
         except OSError as error:
             raise StoreError(f"{self._target}: expected {path.name}, found none.") from error
@@ -71,18 +72,28 @@ class LlamaIndexFolder(IndexFolder):
         Raises:
             StoreError: There is no index of this store, or several.
         """
-        written = cast(dict[str, Any], read_json(self._folder / _INDEXES, self._target).get("index_store/data") or {})
-        found: list[dict[str, str]] = [
-            json.loads(each["__data__"])["nodes_dict"]
-            for each in written.values()
-            if each.get("__type__") == "vector_store"
-        ]
+        written = self._part(_INDEXES, "index_store/data")
+        try:
+            found: list[dict[str, str]] = [
+                dict(json.loads(each["__data__"])["nodes_dict"])
+                for each in written.values()
+                if each["__type__"] == "vector_store"
+            ]
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise StoreError(f"{self._target}: expected indexes of LlamaIndex in {_INDEXES}, found others.") from error
         if len(found) != 1 or found[0].keys() != set(map(str, range(len(found[0])))):
             raise StoreError(
                 f"{self._target}: expected one vector index in {_INDEXES}, its vectors numbered from 0, found "
                 f"{len(found)}. Persist each index in a folder of its own."
             )
-        return [found[0][str(place)] for place in range(len(found[0]))]
+        return [str(found[0][str(place)]) for place in range(len(found[0]))]
+
+    def _part(self, name: str, key: str) -> dict[str, Any]:
+        """Return an object of one of the files."""
+        found: object = read_json(self._folder / name, self._target).get(key) or {}
+        if not isinstance(found, dict):
+            raise StoreError(f"{self._target}: expected an object as {key!r} in {name}, found another value.")
+        return cast(dict[str, Any], found)
 
 
 def _text_of(node: Any) -> str | None:

@@ -25,24 +25,30 @@ def embedded_node_text(node: str | Mapping[str, Any], text: str) -> str | None:
     if not isinstance(found, Mapping) or not is_text(text):
         return None
     fields = cast(Mapping[str, Any], found)
-    metadata: dict[str, Any] = fields.get("metadata") or {}
-    excluded: list[str] = fields.get("excluded_embed_metadata_keys") or []
+    metadata: object = fields.get("metadata") or {}
+    excluded: object = fields.get("excluded_embed_metadata_keys") or []
     template = fields.get("metadata_template") or fields.get("metadata_tmpl") or "{key}: {value}"
     separator = fields.get("metadata_separator") or fields.get("metadata_seperator") or "\n"
     around = fields.get("text_template") or "{metadata_str}\n\n{content}"
     if not (_is_of(template, "key", "value") and _is_of(around, "metadata_str", "content")):
         return None
-    lines = [template.format(key=key, value=str(value)) for key, value in metadata.items() if key not in excluded]
+    if not isinstance(metadata, Mapping) or not isinstance(excluded, list):
+        return None
+    values, hidden = cast(Mapping[str, Any], metadata), cast(list[str], excluded)
+    lines = [template.format(key=key, value=str(value)) for key, value in values.items() if key not in hidden]
     written = str(separator).join(lines).strip()
-    return around.format(content=text, metadata_str=written).strip() if written else text
+    made = around.format(content=text, metadata_str=written).strip() if written else text
+    return made if is_text(made) else None
 
 
 def _is_of(template: object, *names: str) -> bool:
-    """Return True for a template with these fields alone, as they are: others could read attributes, or fill memory."""
+    """Return True for a template with these fields, once each: others could read attributes, or fill memory."""
     if not isinstance(template, str):
         return False
     try:
         parts = list(Formatter().parse(template))
     except ValueError:
         return False
-    return all(name in (None, *names) and not form and not conversion for _, name, form, conversion in parts)
+    fields = [name for _, name, _, _ in parts if name is not None]
+    plain = all(not form and not conversion for _, _, form, conversion in parts)
+    return plain and len(fields) == len(set(fields)) and set(fields) <= set(names)

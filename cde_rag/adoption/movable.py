@@ -143,8 +143,8 @@ class Movable(Source, Protocol):
         """
         ...
 
-    def shadow(self, notes: Mapping[str, str]) -> Source:
-        """Return the new vectors, for an audit."""
+    def shadow(self, notes: Mapping[str, str], *, old: bool) -> Source:
+        """Return the new vectors (or the old ones, where `written_by_old_handles` is true), for an audit."""
         ...
 
     def switch(self, notes: Mapping[str, str]) -> float:
@@ -180,6 +180,12 @@ class Movable(Source, Protocol):
             context: File of its Context.
         """
         ...
+
+
+def place_of(source: Source) -> str:
+    """Return a name of a store that does not depend on the present folder, or the target of a server."""
+    home: Path | None = getattr(source, "home", None)
+    return str(home) if home is not None and home.is_absolute() else source.target
 
 
 def model_line(embedder: Embedder, context: Path, *, hugging_face: str, ours: str) -> str:

@@ -1,10 +1,10 @@
 """Journal of a move to another model: one folder, from which the move goes on after any kill.
 
-move.json            target, step, model and notes of the source; replaced durably before and after each step
-context.safetensors  Context of the new vectors, which the application needs for a contextual model
-parked.npy           vector of rows without a text
-rows.sqlite          id and digest of each row that was copied
-lock                 held by the run in progress
+move.json              target, step, model and notes of the source; replaced durably before and after each step
+*.context.safetensors  Context of the new vectors, which the application loads: it stays when the move has ended
+parked.npy             vector of rows without a text
+rows.sqlite            id and digest of each row that was copied
+lock                   held by the run in progress
 """
 
 import io
@@ -29,8 +29,8 @@ Step: TypeAlias = Literal["copying", "switching", "switched", "returning", "retu
 FORMAT: Final = 1
 JOURNALS: Final = ".cde-move"  # end of the name of the folder with the journals of moves, next to a store
 _STEPS: Final = ("copying", "switching", "switched", "returning", "returned", "releasing")
-_STATE, _CONTEXT, _PARKED, _ROWS, _LOCK = "move.json", "context.safetensors", "parked.npy", "rows.sqlite", "lock"
-_TABLE: Final = "CREATE TABLE IF NOT EXISTS rows (id TEXT PRIMARY KEY, digest TEXT NOT NULL, pass INT NOT NULL)"
+_STATE, _CONTEXT, _PARKED, _ROWS, _LOCK = "move.json", ".context.safetensors", "parked.npy", "rows.sqlite", "lock"
+_TABLE: Final = "CREATE TABLE IF NOT EXISTS rows (id BLOB PRIMARY KEY, digest TEXT NOT NULL, pass INT NOT NULL)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class MoveState:
     """State of a move.
 
     Attributes:
-        target: Name of the source.
+        target: Path of the store's default journal, or the target of a server.
         model: Name of the new model.
         fingerprint: Fingerprint of the new vectors' space.
         step: Last step that was begun.
@@ -65,12 +65,11 @@ class MoveJournal:
 
     def __init__(self, folder: Path) -> None:
         check_path(folder)
-        self.folder = folder
+        self.folder = folder.absolute()  # the application's line names a file in it
 
-    @property
-    def context_file(self) -> Path:
-        """File of the new vectors' Context."""
-        return self.folder / _CONTEXT
+    def context_file(self, fingerprint: str) -> Path:
+        """Return the file of a Context; each has its own, since the application reads the last one until a switch."""
+        return self.folder / f"{fingerprint[:16]}{_CONTEXT}"
 
     def state(self) -> MoveState | None:
         """Return the state; None before a move has begun.
@@ -95,7 +94,7 @@ class MoveJournal:
     def begin(self, state: MoveState, context: Context, parked: Float32[np.ndarray, " dim"]) -> None:
         """Write the first state; Context and parked vector are there before it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        context.save(self.context_file)
+        context.save(self.context_file(state.fingerprint))
         data = io.BytesIO()
         np.save(data, parked, allow_pickle=False)
         write_durably(self.folder / _PARKED, data.getvalue())
@@ -105,13 +104,13 @@ class MoveJournal:
         """Write the state, durably."""
         write_durably(self.folder / _STATE, json.dumps({"format": FORMAT, **asdict(state)}, indent=2).encode())
 
-    def context(self) -> Context:
+    def context(self, state: MoveState) -> Context:
         """Return the Context of the new vectors.
 
         Raises:
             ContextFormatError: It is damaged.
         """
-        return Context.load(self.context_file)
+        return Context.load(self.context_file(state.fingerprint))
 
     def parked(self) -> Float32[np.ndarray, " dim"]:
         """Return the vector of rows without a text."""
@@ -122,9 +121,10 @@ class MoveJournal:
         """Hold the move for this process.
 
         Raises:
-            StoreError: Another process holds it.
+            StoreError: Another process holds it; or the folder has other files, which `forget` would delete.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._check_own()
         try:
             with locked(
                 self.folder / _LOCK, f"{self.folder}: another run moves these vectors. Wait until it has ended"
@@ -133,10 +133,11 @@ class MoveJournal:
         finally:
             self._leave()
 
-    def forget(self) -> None:
-        """Delete the journal, its state last but for the folder; without a state there is no move."""
+    def forget(self, state: MoveState) -> None:
+        """Delete the journal, its state last; without one there is no move. Contexts that are in use stay."""
+        unused = None if state.was_switched else self.context_file(state.fingerprint)
         for path in self.folder.iterdir():
-            if path.name not in (_STATE, _LOCK):
+            if path.name not in (_STATE, _LOCK) and (path == unused or not path.name.endswith(_CONTEXT)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         fsync_folder(self.folder)
         (self.folder / _STATE).unlink(missing_ok=True)
@@ -150,8 +151,8 @@ class MoveJournal:
     def digests(self, ids: Iterable[str]) -> dict[str, str]:
         """Return the digests of rows that are noted; an empty one is of a row whose copy may be incomplete."""
         with self._opened() as rows:
-            query = "SELECT id, digest FROM rows WHERE id IN (SELECT value FROM json_each(?))"
-            return dict(rows.execute(query, (json.dumps(list(ids)),)))
+            query = "SELECT digest FROM rows WHERE id = ?"
+            return {id_: found for id_ in ids for (found,) in rows.execute(query, (_bytes(id_),))}
 
     def note(self, digests: Mapping[str, str], number: int) -> None:
         """Note rows with their digests as seen in a pass."""
@@ -159,30 +160,43 @@ class MoveJournal:
             rows.executemany(
                 "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, "
                 "pass = excluded.pass",
-                [(id_, digest, number) for id_, digest in digests.items()],
+                [(_bytes(id_), digest, number) for id_, digest in digests.items()],
             )
 
     def unseen(self, number: int, size: int) -> Iterator[list[str]]:
         """Yield the ids that were not seen in a pass, at most `size` at once; the caller may forget them."""
-        last = ""
+        last = b""
         while True:
             with self._opened() as rows:
                 query = "SELECT id FROM rows WHERE pass < ? AND id > ? ORDER BY id LIMIT ?"
-                found = [str(row[0]) for row in rows.execute(query, (number, last, size))]
+                found = [bytes(row[0]) for row in rows.execute(query, (number, last, size))]
             if not found:
                 return
-            yield found
+            yield [_text(id_) for id_ in found]
             last = found[-1]
 
     def drop(self, ids: Iterable[str]) -> None:
         """Forget rows."""
         with self._opened() as rows:
-            rows.executemany("DELETE FROM rows WHERE id = ?", [(id_,) for id_ in ids])
+            rows.executemany("DELETE FROM rows WHERE id = ?", [(_bytes(id_),) for id_ in ids])
+
+    def _check_own(self) -> None:
+        if (self.folder / _STATE).exists():
+            return
+        own = (_LOCK, _PARKED, _ROWS)  # of a first run that was killed before its state
+        for path in self.folder.iterdir():
+            is_temporary = path.name.startswith(".") and path.suffix == ".tmp"
+            if path.name.removesuffix("-journal") not in own and not path.name.endswith(_CONTEXT) and not is_temporary:
+                raise StoreError(
+                    f"{self.folder}: expected a folder for the journal alone, which the move deletes when it ends, "
+                    f"found {path.name!r:.80} in it. Name a new folder."
+                )
 
     def _leave(self) -> None:
         """Delete the folder, and the one of all journals of a store, where no move was begun or it has ended."""
-        if not (self.folder / _STATE).exists() and {path.name for path in self.folder.iterdir()} <= {_LOCK}:
-            with suppress(OSError):  # another run has just come
+        left = {path.name for path in self.folder.iterdir() if not path.name.endswith(_CONTEXT)}
+        if left <= {_LOCK}:
+            with suppress(OSError):  # a Context stays, or another run has just come
                 (self.folder / _LOCK).unlink(missing_ok=True)
                 self.folder.rmdir()
                 if self.folder.parent.name.endswith(JOURNALS):
@@ -202,3 +216,12 @@ class MoveJournal:
             raise StoreFormatError(
                 f"{path}: damaged ({error}). Delete the file; the rows are compared again."
             ) from error
+
+
+def _bytes(id_: str) -> bytes:
+    """Return an id as it is kept; those of applications may have NULs and lone surrogates."""
+    return id_.encode("utf-8", "surrogatepass")
+
+
+def _text(id_: bytes) -> str:
+    return id_.decode("utf-8", "surrogatepass")

@@ -21,8 +21,9 @@ from jaxtyping import Float32
 
 from cde_rag._files import user_path
 from cde_rag.adoption.audit_sources import movable
-from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceRow
-from cde_rag.adoption.move_journal import MoveJournal, MoveState
+from cde_rag.adoption.carrying import Carried, Carrying, vectors_of
+from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceRow, place_of
+from cde_rag.adoption.move_journal import MoveJournal, MoveState, Step
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
@@ -32,6 +33,7 @@ from cde_rag.indexing.upsert import Progress
 _PASSES: Final = 8  # over what the application writes meanwhile; what comes after waits for the next call
 _MEAN_OF: Final = 64  # vectors whose mean direction rows without a text are turned away from
 _SHOWN: Final = 20  # ids in a report
+_THEIRS: Final = 0.5  # share of the old vectors that the old model makes, which may be mixed with others
 
 OnProgress = Callable[[Progress], None]
 
@@ -55,21 +57,6 @@ class Copied:
     without_text: tuple[str, ...]
     without_text_count: int
     audit: Audit
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """Writes to one side, old or new vectors, that were brought to the other.
-
-    Attributes:
-        written: Rows.
-        removed: Deleted rows.
-        kept: Rows that were changed on both sides, or cannot be embedded; those in use stay as they are.
-    """
-
-    written: int = 0
-    removed: int = 0
-    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +133,7 @@ class Reembedding:
             if given is None:
                 raise StoreError(f"{self.source.target}: expected a move that was begun, found none. Name its model.")
             return given
-        context = self.journal.context()
+        context = self.journal.context(self.state)
         if given is None:
             try:
                 return loaded(context)
@@ -167,7 +154,7 @@ class Reembedding:
 
     def line(self, embedder: Embedder) -> str:
         """Return the setting or line of the application that has to change with the vectors."""
-        return self.source.line(embedder, self.journal.context_file)
+        return self.source.line(embedder, self.journal.context_file(embedder.fingerprint))
 
     def copy(self, embedder: Embedder, *, on_progress: OnProgress | None = None) -> Copied:
         """Make the new vectors next to the old ones, until nothing is written meanwhile, and compare a sample.
@@ -188,6 +175,8 @@ class Reembedding:
             raise StoreError(
                 f"{self.source.target}: expected old vectors in use, found step {state.step}. Nothing to copy."
             )
+        if state.step == "returned" and self.source.written_by_old_handles:
+            self._compared(state, None, old=False, act="A copy")
         state = self._noted(replace(self._known(), step="copying"))
         embedded = removed = 0
         for _ in range(_PASSES):
@@ -223,19 +212,20 @@ class Reembedding:
             StoreError: As in `copy`; or the application writes all the time.
         """
         state = self._begun(embedder)
-        if state.step not in ("switching", "switched"):
-            for _ in range(_PASSES):
+        for _ in range(_PASSES + 1):
+            if state.step == "switched":
+                return Switched(state.gap_s or 0.0, self.catch_up(embedder))
+            if state.step != "switching":
                 self.copy(embedder, on_progress=on_progress)
-                try:
-                    state = self._switched(self._noted(replace(self._known(), step="switching")))
-                    break
-                except SourceChangedError:
-                    self._noted(replace(self._known(), step="copying"))
-            else:
-                raise StoreError(f"{self.source.target}: its application writes all the time. Run the command again.")
-        elif state.step == "switching":
-            state = self._switched(state)
-        return Switched(state.gap_s or 0.0, self.catch_up(embedder))
+                state = self._noted(replace(self._known(), step="switching"))
+            try:
+                gap, switched = self.source.switch(state.notes), True
+            except SourceChangedError:
+                # an interrupted call may have switched, and the application saved more with the new model
+                gap, switched = 0.0, self.source.is_switched(state.notes, embedder)
+            step: Step = "switched" if switched else "copying"
+            state = self._noted(replace(state, step=step, was_switched=switched, gap_s=gap))
+        raise StoreError(f"{self.source.target}: its application writes all the time. Run the command again.")
 
     def catch_up(self, embedder: Embedder) -> Carried:
         """Bring later writes to the old vectors, by programs that opened the store before the switch, to the new ones.
@@ -246,62 +236,85 @@ class Reembedding:
         Raises:
             StoreError: The vectors are not switched, or the application has put old ones back.
         """
-        state = self._known()
+        state = self._known(embedder)
         if state.step != "switched":
             raise StoreError(f"{self.source.target}: expected new vectors in use, found step {state.step}.")
         if not self.source.is_switched(state.notes, embedder):
-            self._noted(replace(state, step="copying"))
+            self._noted(replace(state, step="copying", was_switched=False))
             raise StoreError(
                 f"{self.source.target}: expected the new vectors, found others: a program that had loaded the old ones "
                 "has saved them since. Restart it with the new model, and run cde-rag reembed again."
             )
-        return self._carried(state, embedder, old=True) if self.source.written_by_old_handles else Carried()
+        if not self.source.written_by_old_handles:
+            return Carried()
+        return Carrying(self.source, self.journal, state, embedder, old=True).run()
 
     def rollback(self, old: Embedder | None = None) -> Switched:
         """Put the old vectors back. The new ones stay, and `switch` returns to them.
+
+        A repeated call brings what programs that opened the store before it have written to the new vectors.
 
         Args:
             old: Embedder of the old vectors, for texts that were written since the switch.
 
         Raises:
-            StoreError: Nothing was switched; or rows were written since, and `old` is not given or the source cannot
-                have them.
+            StoreError: Nothing was switched; `old` did not make the old vectors; or rows were written since, and `old`
+                is not given or the source cannot have them.
         """
-        state = self._known()
-        if state.step == "returned":
-            return Switched(state.gap_s or 0.0, Carried())
-        if state.step not in ("switching", "switched", "returning"):
+        state, carried = self._known(), Carried()
+        if state.step not in ("switching", "switched", "returning", "returned"):
             raise StoreError(f"{self.source.target}: expected a switch before a rollback, found step {state.step}.")
-        carried = Carried()
-        if state.step == "switched":
-            carried = self._carried(state, old, old=False)
-        state = self._noted(replace(state, step="returning"))
-        gap = self.source.rollback(state.notes)
+        if state.step == "switched" or self.source.written_by_old_handles:
+            if old is not None and self.source.written_by_old_handles:
+                found = audit(self.source.shadow(state.notes, old=True), old)
+                if found.share < _THEIRS:
+                    raise StoreError(f"{found.advice} Give --from with the model that made the old vectors.")
+            carried = self._compared(state, old, old=False, act="A rollback")
+        if state.step == "returned":
+            return Switched(state.gap_s or 0.0, carried)
+        self._noted(replace(state, step="returning"))
+        try:
+            gap = self.source.rollback(state.notes)
+        except SourceChangedError as error:
+            self._noted(replace(state, step="switched" if state.step == "returning" else state.step))
+            raise StoreError(f"{error} If that does not help: cde-rag reembed continues the move.") from error
         self._noted(replace(state, step="returned", gap_s=gap, was_switched=False))
         return Switched(gap, carried)
 
     def release(self) -> None:
         """Delete the vectors that are not in use, and the journal: after a switch the old ones, else the new ones.
 
-        Programs that opened the store before the switch hold the old vectors: restart them before.
+        Programs that opened the store before the switch hold the old vectors: restart them before. After a switch the
+        file of the Context stays, since the application's line names it.
 
         Raises:
-            StoreError: No move was begun, or a switch or rollback was interrupted: repeat that first.
+            StoreError: No move was begun; a switch or rollback was interrupted: repeat that first; or the vectors that
+                would be deleted have rows that the others have not.
         """
         state = self._known()
         if state.step in ("switching", "returning"):
             call = "switch" if state.step == "switching" else "rollback"
             raise StoreError(f"{self.source.target}: a {call} was interrupted. Repeat it, then release.")
+        if state.step in ("switched", "returned") and self.source.written_by_old_handles:
+            self._compared(state, None, old=state.step == "switched", act="A release")
         self._noted(replace(state, step="releasing"))
         self.source.release(state.notes, switched=state.was_switched)
-        self.journal.forget()
+        self.journal.forget(state)
 
-    def _known(self) -> MoveState:
+    def _known(self, embedder: Embedder | None = None) -> MoveState:
+        """Return the state of a move of this store, and to this embedder."""
         state = self.state
         if state is None:
             raise StoreError(
                 f"{self.source.target}: expected a move that was begun, found none at {self.journal.folder}."
             )
+        if state.target != place_of(self.source):
+            raise StoreError(
+                f"{self.journal.folder}: expected a move of {self.source.target}, found one of {state.target}. "
+                "Give another journal."
+            )
+        if embedder is not None and state.fingerprint != embedder.fingerprint:
+            raise ContextMismatchError(expected=state.fingerprint, found=embedder.fingerprint)
         return state
 
     def _noted(self, state: MoveState) -> MoveState:
@@ -309,16 +322,8 @@ class Reembedding:
         return state
 
     def _begun(self, embedder: Embedder) -> MoveState:
-        state = self.state
-        if state is not None:
-            if state.fingerprint != embedder.fingerprint:
-                raise ContextMismatchError(expected=state.fingerprint, found=embedder.fingerprint)
-            if state.target != self.source.target:
-                raise StoreError(
-                    f"{self.journal.folder}: expected a move of {self.source.target}, found one of {state.target}. "
-                    "Give another journal."
-                )
-            return state
+        if self.state is not None:
+            return self._known(embedder)
         self.source.check(embedder)
         sample = self.source.sample(_MEAN_OF)
         if not sample:
@@ -327,12 +332,12 @@ class Reembedding:
         away = -made / (np.linalg.norm(made) or 1.0)
         notes = self.source.begin(self.journal.folder, embedder)
         name = embedder.context.identity.name
-        state = MoveState(self.source.target, name, embedder.fingerprint, notes=notes)
+        state = MoveState(place_of(self.source), name, embedder.fingerprint, notes=notes)
         self.journal.begin(state, embedder.context, away.astype(np.float32))
         return state
 
     def _checked(self, state: MoveState, embedder: Embedder) -> Audit:
-        shadow = self.source.shadow(state.notes)
+        shadow = self.source.shadow(state.notes, old=False)
         stored, expected = shadow.count(), self.source.count()
         found = audit(shadow, embedder)
         if stored != expected or found.others:
@@ -342,12 +347,13 @@ class Reembedding:
             )
         return found
 
-    def _switched(self, state: MoveState) -> MoveState:
-        gap = self.source.switch(state.notes)
-        return self._noted(replace(state, step="switched", was_switched=True, gap_s=gap))
-
-    def _carried(self, state: MoveState, embedder: Embedder | None, *, old: bool) -> Carried:
-        return _Carrying(self, state, embedder, old=old).run()
+    def _compared(self, state: MoveState, embedder: Embedder | None, *, old: bool, act: str) -> Carried:
+        """Bring writes to one side to the other, or refuse an act that would lose them."""
+        remedy = "Run cde-rag reembed again, which brings them" if old else "Give cde-rag rollback --from OLD-MODEL"
+        if not self.source.written_by_old_handles:
+            remedy = "The files have both; move back by cde-rag release, then reembed --model OLD-MODEL"
+        lost = f"{act} would lose them. {remedy}."
+        return Carrying(self.source, self.journal, state, embedder, old=old, lost=lost).run()
 
 
 class _Pass:
@@ -402,87 +408,3 @@ class _Pass:
         lost = [row.id for row in rows if row.text is None]
         self.without_text_count += len(lost)
         self.without_text += lost[: _SHOWN - len(self.without_text)]
-
-
-class _Carrying:
-    """Bringing of writes on one side, since it was noted, to the other side.
-
-    Args:
-        move: The move.
-        state: Its state.
-        embedder: Embedder of the other side; None: a difference is an error.
-        old: True for writes to the old vectors, which are brought to the new ones.
-    """
-
-    def __init__(self, move: Reembedding, state: MoveState, embedder: Embedder | None, *, old: bool) -> None:
-        self._source, self._journal, self._notes = move.source, move.journal, state.notes
-        self._embedder, self._old = embedder, old
-        self._written = self._removed = self._kept = 0
-
-    def run(self) -> Carried:
-        """Compare all rows with their noted digests."""
-        number = self._journal.new_pass()
-        for page in self._source.rows(self._notes, old=self._old):
-            once = list({row.id: row for row in page}.values())
-            known = self._journal.digests([row.id for row in once])
-            changed = [row for row in once if known.get(row.id) != row.digest]
-            if changed:
-                self._require(changed[0].id)
-                self._write(changed, known)
-            self._journal.note({row.id: row.digest for row in once}, number)
-        for ids in self._journal.unseen(number, PAGE):
-            self._require(ids[0])
-            self._remove(ids)
-        return Carried(self._written, self._removed, self._kept)
-
-    def _require(self, id_: str) -> None:
-        if self._embedder is None or not self._source.written_by_old_handles:
-            hint = "Give --from with the old model, which embeds them for the old vectors"
-            if not self._source.written_by_old_handles:
-                hint = (
-                    "Their application's files hold both; move back instead: cde-rag release, then reembed --model OLD"
-                )
-            raise StoreError(
-                f"{self._source.target}: expected rows as they were at the switch, found others, such as {id_!r:.80}. "
-                f"A rollback would lose them. {hint}."
-            )
-
-    def _write(self, changed: Sequence[SourceRow], known: dict[str, str]) -> None:
-        """Write rows whose other side is as it was noted; the ones in use win."""
-        assert self._embedder is not None
-        other = not self._old
-        there = {row.id: row.digest for row in self._source.get(self._notes, [row.id for row in changed], old=other)}
-        same = [
-            row
-            for row in changed
-            if there.get(row.id) in (known.get(row.id), row.digest) and (self._old or row.text is not None)
-        ]
-        self._kept += len(changed) - len(same)
-        if same:
-            parked = self._journal.parked()
-            self._source.put(self._notes, same, vectors_of(same, self._embedder, parked), old=other)
-            self._written += len(same)
-
-    def _remove(self, ids: Sequence[str]) -> None:
-        known = self._journal.digests(ids)
-        there = self._source.get(self._notes, ids, old=not self._old)
-        same = [row.id for row in there if known.get(row.id) == row.digest]
-        self._source.remove(self._notes, same, old=not self._old)
-        self._removed, self._kept = self._removed + len(same), self._kept + len(there) - len(same)
-        self._journal.drop(ids)
-
-
-def vectors_of(
-    rows: Sequence[SourceRow], embedder: Embedder, parked: Float32[np.ndarray, " parked"]
-) -> Float32[np.ndarray, "rows dim"]:
-    """Embed the texts of rows; those without one get the parked vector."""
-    places = [place for place, row in enumerate(rows) if row.text is not None]
-    texts = [row.text for row in rows if row.text is not None]
-    if not texts:
-        return np.tile(parked, (len(rows), 1))
-    made = embedder.embed_passages(texts, None).vectors
-    if len(places) == len(rows):
-        return made
-    vectors = np.tile(parked, (len(rows), 1))
-    vectors[places] = made
-    return vectors

@@ -11,6 +11,7 @@ from cde_rag.cli.output import JsonOption, print_json, printable
 from cde_rag.errors import ContextMissingError, ModelError
 
 if TYPE_CHECKING:
+    from cde_rag.collection.collection import Collection
     from cde_rag.embedders.protocol import Embedder
     from cde_rag.indexing.audit import Audit, Source
 
@@ -155,6 +156,27 @@ def is_collection(target: str) -> bool:
     from cde_rag.adoption.audit_sources import KINDS
 
     return not target.startswith(tuple(f"{kind}:" for kind in KINDS))
+
+
+def open_foreign(target: str, model: str | None, tenant: str | None) -> "Collection":
+    """Open the copy of another application's index, after an audit; its stamp names the model by default."""
+    from cde_rag.adoption.audit_sources import source_of
+    from cde_rag.adoption.foreign_search import foreign_collection
+    from cde_rag.context.cache import cached_context
+    from cde_rag.embedders.active import loaded
+
+    if tenant is not None:
+        raise typer.BadParameter("an index of another application has no tenants", param_hint="--tenant")
+    with source_of(target) as source:
+        fingerprint = source.stamp() if model is None else None
+        context = None if fingerprint is None else cached_context(fingerprint)
+        stamped = _named_by_stamp(source) if model is None and context is None else None
+        name, prefixes = (model, None) if stamped is None else stamped
+        embedder = embedder_of(name, None, prefixes) if context is None else loaded(context)
+        opened = foreign_collection(source, embedder)
+        if lost := source.count() - opened.store.count():
+            typer.echo(f"{lost:,} rows without a text or with a vector of another length are not searched.", err=True)
+    return opened
 
 
 def _of_collection(place: str, model: str | None, sample: int, seed: int) -> "Audit":

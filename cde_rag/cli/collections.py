@@ -165,7 +165,10 @@ def search(
     model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search a collection; print the best hits first.
+    """Search a collection, or another application's index; print the best hits first.
+
+    Nothing is written to an index such as chroma:FOLDER#NAME or langchain-faiss:FOLDER (targets as for audit): a copy
+    in the user's cache is searched. Its stamp or --model names the model, which a sample has to confirm.
 
     A filter names metadata fields: a value, or operators eq, ne, in, nin, gt, gte, lt, lte, exists, contains; and, or,
     not combine filters.
@@ -176,27 +179,35 @@ def search(
       cde-rag search papers.faiss "attention" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
       cde-rag search docs.faiss "ERR_CONN_RESET" --by bm25 --group-by source
+      cde-rag search chroma:chroma_db#papers "late interaction" \\
+        --model intfloat/e5-small-v2
       cde-rag search docs.faiss "lost connections" \\
         --rerank cross-encoder/ms-marco-MiniLM-L6-v2
     """
+    from cde_rag.cli.audit import is_collection, open_foreign
     from cde_rag.search.fusion import CANDIDATES, Ranking
     from cde_rag.search.searcher import RERANKED, bm25_searcher
     from cde_rag.stores.filters import parse
 
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
+    if where is not None:
+        parse(where)  # a wrong filter is found before a model is loaded
     _check_needed("--group-by KEY", group_by, {"--group-size": group_size})
     _check_needed("--rerank NAME", rerank, {"--rerank-top": rerank_top, "--rerank-budget-ms": rerank_budget_ms})
-    if not at(collection).exists() and Path(query).exists() and at(query).exists():
+    foreign = None if is_collection(collection) else open_foreign(collection, model, tenant)
+    if foreign is None and not at(collection).exists() and Path(query).exists() and at(query).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
-    with contextlib.closing(existing(collection, tenant)) as store, warnings.catch_warnings():
-        if where is not None:
-            parse(where)  # a wrong filter is found before a model is loaded
+    place = existing(collection, tenant) if foreign is None else foreign.store
+    with contextlib.closing(place) as store, warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownFieldWarning)  # explain_no_hits says it
         warnings.simplefilter("ignore", PendingVectorsWarning)  # a line below says it
-        if by == "hybrid" and not _has_text_index(store):
+        if by == "hybrid" and not has_words(store, say=True):
             by = "vectors"
-        searcher = bm25_searcher(store) if by == "bm25" else open_collection(store, model).searcher(cast(Ranking, by))
+        if by == "bm25":
+            searcher = bm25_searcher(store)
+        else:
+            searcher = (open_collection(store, model) if foreign is None else foreign).searcher(cast(Ranking, by))
         top, scale = rerank_top or RERANKED, by if rerank is None else RERANKER
         searcher = searcher if rerank is None else searcher.reranked(rerank, candidates=top, budget_ms=rerank_budget_ms)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
@@ -234,21 +245,13 @@ def _say_pending(store: "Store", by: str) -> None:
         typer.echo(f"{found}. cde-rag index, run again, makes them.", err=True)
 
 
-def has_words(store: "Store") -> bool:
-    """Return True if a collection has a text index."""
-    try:
-        store.search_text(["."], 1)  # a query without words costs nothing, and reads the text index
-    except TextIndexError:
-        return False
-    return True
-
-
-def _has_text_index(store: "Store") -> bool:
-    """Return False for a collection that was made without a text index; stderr says so."""
+def has_words(store: "Store", *, say: bool = False) -> bool:
+    """Return True if a collection has a text index; otherwise stderr may say so."""
     try:
         store.search_text(["."], 1)  # a query without words costs nothing, and reads the text index
     except TextIndexError as error:
-        typer.echo(f"Searched by vectors alone. {error}", err=True)
+        if say:
+            typer.echo(f"Searched by vectors alone. {error}", err=True)
         return False
     return True
 

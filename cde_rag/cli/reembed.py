@@ -1,6 +1,5 @@
 """The commands reembed and release, and the rollback of a move."""
 
-import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -102,7 +101,7 @@ def reembed(
             typer.echo(printable(plan.advice), err=True)
             if plan.loses and not yes:
                 raise typer.Exit(1)
-        _run(move, embedder, confirmed=yes, progress=progress, as_json=as_json, command=_again(target, model))
+        _run(move, embedder, confirmed=yes, progress=progress, as_json=as_json)
 
 
 def release(target: TargetArgument, journal: JournalOption = None, as_json: JsonOption = False) -> None:
@@ -117,8 +116,16 @@ def release(target: TargetArgument, journal: JournalOption = None, as_json: Json
     from cde_rag.adoption.reembedding import reembedding
 
     with reembedding(target, journal=journal) as move:
+        state = move.state
         move.release()
-    print_json({"released": True}) if as_json else typer.echo("Released. The vectors in use are the only ones.")
+        kept = None if state is None else move.journal.context_file(state.fingerprint)
+    found = str(kept) if kept is not None and kept.exists() else None
+    if as_json:
+        print_json({"released": True, "context": found})
+        return
+    typer.echo("Released. The vectors in use are the only ones.")
+    if found is not None:
+        typer.echo(printable(f"Keep {found}: a line that names it needs it."))
 
 
 def rollback_move(
@@ -137,22 +144,23 @@ def rollback_move(
         )
 
 
-def _run(
-    move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress: bool | None, as_json: bool, command: str
-) -> None:
+def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress: bool | None, as_json: bool) -> None:
     """Copy, and switch if that is confirmed; catch up if it was."""
     state, shown = move.state, dict[str, Any]()
+    is_before = state is None or state.step in ("copying", "returning", "returned")
     with progress_bar("reembed", "rows", shown=progress) as update:
-        if state is None or state.step in ("copying", "returned"):
+        if is_before:
             copied = move.copy(embedder, on_progress=updating(update))
             shown = asdict(copied)
             typer.echo(printable(_copied(shown, copied.audit.advice)), err=True)
         line = move.line(embedder)
-        if (state is None or state.step in ("copying", "returned")) and not (confirmed or _confirmed(line)):
+        if is_before and not (confirmed or _confirmed(line)):
             if as_json:
                 print_json(shown | {"switched": False, "line": line})
             else:
-                typer.echo(printable(f"Nothing is switched. Change the application:\n  {line}\nThen: {command} --yes"))
+                typer.echo(
+                    printable(f"Nothing is switched. Change the application:\n  {line}\nThen add --yes to this.")
+                )
             return
         switched = move.switch(embedder, on_progress=updating(update))
     if as_json:
@@ -181,10 +189,6 @@ def _confirmed(line: str) -> bool:
     if not sys.stdin.isatty():
         return False
     return typer.confirm(printable(f"The application needs this line from now on:\n  {line}\nSwitch now?"), err=True)
-
-
-def _again(target: str, model: str | None) -> str:
-    return shlex.join(["cde-rag", "reembed", target, *(["--model", model] if model else [])])
 
 
 def _embedder(
@@ -224,7 +228,9 @@ def _of_begun(move: "Reembedding", model: str, prefixes: dict[str, str] | None) 
     try:
         return move.embedder(embedder_of(model, None, prefixes))
     except ContextMissingError:  # a contextual model: in the Context of the first run
-        return ContextualEmbedder(model, move.journal.context())
+        state = move.state
+        assert state is not None
+        return ContextualEmbedder(model, move.journal.context(state))
 
 
 def _old(model: str | None, context: Path | None) -> "Embedder | None":

@@ -74,17 +74,21 @@ def test_a_move_and_the_way_back(application: Application, old: ContextualEmbedd
         move.release()
         assert move.state is None
     assert application.finds_best(TEXTS[7], new)
-    assert not application.folder.with_name("data.cde-move").exists()
+    left = application.folder.with_name("data.cde-move").rglob("*.*")
+    assert [path.name for path in left] == [f"{new.fingerprint[:16]}.context.safetensors"]
 
 
 def test_a_contextual_model_keeps_its_context_for_the_application(application: Application):
     made = ContextualEmbedder.from_corpus(TEXTS * 2, model=tiny_cde_model(), context_size=16)
     with reembedding(application.target) as move:
         move.switch(made)
-        file = move.journal.context_file
+        file = move.journal.context_file(made.fingerprint)
         assert str(file) in move.line(made)
     assert Context.load(file).fingerprint == made.fingerprint
     assert application.finds_best(TEXTS[7], made)
+    with reembedding(application.target) as move:
+        move.release()
+    assert Context.load(file).fingerprint == made.fingerprint  # the application's line names the file
 
 
 def test_a_plan_compares_both_models_and_writes_nothing(
@@ -350,6 +354,8 @@ def test_a_docstore_with_a_stamp_is_refused(tmp_path: Path, old: ContextualEmbed
     store.save_local(str(app.folder))
     with reembedding(app.target) as move, pytest.raises(StoreError, match="found one of CDEEmbeddings"):
         move.copy(new)
+    with source_of(app.target) as source:
+        assert audit(source, old).stamp == old.fingerprint
 
 
 def test_a_store_that_is_adopted_instead_is_told(tmp_path: Path):

@@ -1,0 +1,117 @@
+"""Search of another application's index, to which nothing is written: by a copy in the user's cache.
+
+    $XDG_CACHE_HOME/cde-rag/foreign/<digest>.faiss      by default in ~/.cache; may be deleted at any time
+
+The copy has the texts, the metadata that filters can read, the index' own vectors, and a BM25 index. It is a
+Collection, so all searches work as on any other. Nothing is embedded but the sample of the audit.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.adoption.movable import place_of
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.settings import create_in, settings_of
+from cde_rag.context.cache import cache_folder
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import CorpusError, StoreError
+from cde_rag.indexing.audit import Source, audit
+from cde_rag.records import Record, Row, usable
+from cde_rag.stores.faiss import FaissStore
+
+_VERSION: Final = "foreign_version"  # key of the settings: the index, when the copy was made
+
+
+@runtime_checkable
+class Readable(Source, Protocol):
+    """Store whose texts and vectors can be read completely."""
+
+    def version(self) -> str:
+        """Return a value that changes with each write, where a store has one; else an empty text."""
+        ...
+
+    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+        """Yield pages of the rows that have a text, with the vectors in use."""
+        ...
+
+
+def foreign_collection(source: Source, embedder: Embedder) -> Collection:
+    """Audit an index, bring its copy up to date, and return the Collection of the copy, which is only to be searched.
+
+    Rows without a text, or whose vector has another length, are not in it.
+
+    Args:
+        source: The index, of Chroma, LangChain's FAISS or LlamaIndex' folders.
+        embedder: Embedder that made its vectors.
+
+    Raises:
+        CorpusError: The index has no text.
+        StoreError: It is of another kind; or the embedder did not make all vectors of a sample, or a stamp names
+            another one.
+    """
+    if not isinstance(source, Readable):
+        raise StoreError(
+            f"{source.target}: expected Chroma, LangChain's FAISS or a folder of LlamaIndex, found another kind, which "
+            "is not searched from here. cde_rag.adoption.adopt makes a Collection of it (docs/migration.md)."
+        )
+    found = audit(source, embedder)
+    if found.others or found.disputes:
+        raise StoreError(f"{found.advice} Nothing is searched with a model that did not make the vectors.")
+    name = hashlib.sha256(f"{place_of(source)}\n{embedder.fingerprint}".encode()).hexdigest()[:32]
+    folder = cache_folder() / "foreign" / f"{name}.faiss"
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has the texts
+    store = FaissStore(folder)
+    try:
+        if not store.exists():
+            create_in(store, embedder, settings_of(embedder, None))
+    except StoreError:
+        if not store.exists():  # or another process made it meanwhile
+            raise
+    _bring(source, store, embedder)
+    return Collection(store, embedder)
+
+
+def _bring(source: Readable, store: FaissStore, embedder: Embedder) -> None:
+    """Bring all differences to the copy."""
+    version, seen = source.version(), set[str]()
+    if version and store.manifest().settings.get(_VERSION) == version:
+        return
+    for page in source.passages():
+        made = {row.record.id: (row, vector) for row, vector in _rows(page, embedder.dim)}
+        seen |= made.keys()
+        known = {row.record.id: row.digest for row in store.get(list(made))}
+        changed = [each for id_, each in made.items() if known.get(id_) != each[0].digest]
+        if changed:
+            vectors = np.stack([vector for _, vector in changed])
+            store.add([row for row, _ in changed], vectors, fingerprint=embedder.fingerprint)
+    store.delete([row.record.id for row in store.scroll() if row.record.id not in seen])
+    store.update_settings({_VERSION: version})
+
+
+def _rows(
+    page: list[tuple[Record, Float32[np.ndarray, " dim"]]], dim: int
+) -> Iterator[tuple[Row, Float32[np.ndarray, " dim"]]]:
+    """Yield the rows that a collection can have, with unit vectors."""
+    for found, vector in page:
+        length = float(np.linalg.norm(vector.astype(np.float64)))
+        if len(vector) != dim or not 0 < length < np.inf:
+            continue
+        record = _usable(found) or _usable(
+            replace(found, metadata={})
+        )  # a text without its filters is better than none
+        if record is None:
+            continue
+        written = repr((record.text, record.metadata)).encode() + vector.tobytes()
+        yield Row(record, hashlib.sha256(written).hexdigest()), (vector / length).astype(np.float32)
+
+
+def _usable(record: Record) -> Record | None:
+    try:
+        return usable(record, None)
+    except CorpusError:
+        return None

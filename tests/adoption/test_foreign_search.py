@@ -1,0 +1,82 @@
+"""Indexes of other applications are searched through a copy in the user's cache; nothing is written to them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from applications import COUNT, TEXTS, Application, ChromaApplication, LangChainApplication, stub
+from langchain_core.documents import Document
+from plain_model import write_transformer
+from typer.testing import CliRunner
+
+from cde_rag import ContextualEmbedder, PlainEmbedder
+from cde_rag._files import file_sha256
+from cde_rag.adoption.audit_sources import source_of
+from cde_rag.adoption.foreign_search import foreign_collection
+from cde_rag.cli import app
+from cde_rag.errors import StoreError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/cde-rag/foreign"
+
+
+def found(application: Application, embedder: ContextualEmbedder, query: str) -> list[str]:
+    with source_of(application.target) as source:
+        collection = foreign_collection(source, embedder)
+    hits = collection.search(query, 5)
+    collection.close()
+    return [hit.id for hit in hits]
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.name: file_sha256(path) for path in folder.iterdir() if path.is_file()}
+
+
+def test_an_index_is_searched_and_stays_as_it_is(application: Application, old: ContextualEmbedder, cache: Path):
+    before, rows = files(application.folder), application.rows()
+    query = application.embedded()[7]  # the stub's vector of it is that of the row
+    assert found(application, old, query)[0] == "d7"
+    assert found(application, old, query)[0] == "d7"
+    assert application.rows() == rows
+    if not isinstance(application, ChromaApplication):  # whose client writes files of its own
+        assert files(application.folder) == before
+    assert len(list(cache.glob("*.faiss"))) == 1
+    assert cache.stat().st_mode & 0o077 == 0
+    with pytest.raises(StoreError, match=r"0 of 40 sampled vectors.*did not make"):
+        found(application, stub("another-1", 16), TEXTS[7])
+
+
+def test_later_writes_are_found(tmp_path: Path, old: ContextualEmbedder):
+    chroma = ChromaApplication(tmp_path / "data")
+    chroma.build(old)
+    assert "d7" in found(chroma, old, TEXTS[7])
+    chroma.opened().delete(ids=["d7"])
+    made = old.embed_passages(["a heron"], None).vectors
+    chroma.opened().add(ids=["new"], documents=["a heron"], embeddings=made, metadatas=[{"n": 99}])
+    chroma.opened().add(ids=["none"], documents=[None], embeddings=made)
+    assert "d7" not in found(chroma, old, TEXTS[7])
+    assert found(chroma, old, "a heron")[0] == "new"
+    langchain = LangChainApplication(tmp_path / "faiss")
+    langchain.build(old)
+    assert found(langchain, old, TEXTS[7])[0] == "d7"
+    store = langchain.opened(old)
+    odd = {1: "x", "nan": float("nan"), "deep": [[1]]}  # no filter can read it, but the text is found
+    store.add_documents([Document(page_content="a heron", metadata=odd)], ids=["new"])
+    store.save_local(str(langchain.folder))
+    assert found(langchain, old, "a heron")[0] == "new"
+
+
+def test_the_command_searches_an_index(tmp_path: Path):
+    folder = write_transformer(tmp_path / "model", dim=24)
+    for application in (ChromaApplication(tmp_path / "chroma"), LangChainApplication(tmp_path / "faiss")):
+        application.build(PlainEmbedder(folder))
+        arguments = ["search", application.target, TEXTS[7], "--where", '{"n": {"lte": 7}}', "-k", "3", "--json"]
+        result = CliRunner().invoke(app, [*arguments, "--model", str(folder)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        hits = json.loads(result.stdout)["hits"]
+        assert (hits[0]["id"], len(hits)) == ("d7", 3)
+        assert "--model" in CliRunner().invoke(app, arguments).stderr
+    assert len(application.rows()) == COUNT
