@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float32
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open  # pyright: ignore[reportUnknownVariableType]
 
 from cde_rag.errors import ModelError, require
 from cde_rag.models.plain.checkpoint import EXTRA, ModelFiles
@@ -27,7 +27,8 @@ class TorchCrossEncoder:
 
     Raises:
         MissingExtraError: The extra `interop` is not installed.
-        ModelError: sentence-transformers cannot load it, a file was written meanwhile, or it has several scores.
+        ModelError: sentence-transformers cannot load it, its files lack weights, a file was written meanwhile, or it
+            has several scores.
     """
 
     def __init__(self, files: ModelFiles, *, device: str | None, dtype: str | None) -> None:
@@ -50,6 +51,11 @@ class TorchCrossEncoder:
             raise ModelError(
                 f"Expected a cross-encoder with one score for a pair, found {files.name} with {model.num_labels}."
             )
+        if drawn := _drawn(model.model, files):
+            raise ModelError(
+                f"{files.name}: expected all weights in its files, found none for {', '.join(drawn):.200}, which "
+                "transformers would draw at random. Download or save the model again."
+            )
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.device.type == "cpu":
                 tensor.data = tensor.data.clone()  # whoever writes the files changes what is mapped
@@ -68,3 +74,19 @@ class TorchCrossEncoder:
             return np.empty(0, dtype=np.float32)
         with self._scoring, limited_threads(batch_threads()):
             return np.asarray(self._model.predict(list(pairs), show_progress_bar=False), dtype=np.float32)
+
+
+def _drawn(network: Any, files: ModelFiles) -> list[str]:
+    """Return the names of the weights of a network that its files lack, which transformers draws anew each time."""
+    stored = set[str]()
+    for path in files.digests:
+        if path.endswith(".safetensors"):
+            with cast(Any, safe_open)(files.folder / path, framework="numpy") as file:
+                stored.update(file.keys())
+    if stored.issuperset(name for name, _ in network.named_parameters()):
+        return []
+    with no_bars():  # files may have other names, which transformers knows: it is asked, at the price of a second load
+        _, report = type(network).from_pretrained(
+            network.name_or_path, config=network.config, local_files_only=True, output_loading_info=True
+        )
+    return sorted(report["missing_keys"])
