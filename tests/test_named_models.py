@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from cde_rag import CDEModel, Collection, Context, EmbedderOptions
 from cde_rag.cli import app
-from cde_rag.context.identity import ARITHMETIC
+from cde_rag.collection.first_context import create_without_documents
+from cde_rag.context.identity import ARITHMETIC, PLAIN
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
@@ -23,6 +24,7 @@ from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.models.catalogue import known_models
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.names import ModelName
+from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")  # its limit is 12 tokens
 KEY = "secret-of-the-test"
@@ -118,6 +120,18 @@ def test_a_collection_moves_to_the_model_of_an_api(
     with Collection.from_texts(TEXTS, store=tmp_path / "papers.faiss", model=plain) as papers:
         papers.recontextualize(model=served[1])
         assert papers.inspect().model == "small"
+
+
+def test_a_collection_without_documents_moves_to_a_map_of_its_own(plain: Path, tmp_path: Path) -> None:
+    store = FaissStore(tmp_path / "papers.faiss")
+    create_without_documents(store, plain, None)
+    with Collection.open(store) as papers:
+        assert papers.embedder.context.identity.attention == PLAIN
+        papers.add(TEXTS)
+        assert papers.embedder.context.identity.attention == ARITHMETIC
+        papers.add([f"{text} flood" for text in TEXTS])
+        expected = ContextualEmbedder.from_corpus(TEXTS, model=plain)
+        assert papers.embedder.fingerprint == expected.fingerprint
 
 
 def test_the_name_of_a_folder_is_told_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

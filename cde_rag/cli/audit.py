@@ -191,8 +191,8 @@ def embedder_of(model: str | None, context: Path | None, prefixes: dict[str, str
         except ModelError as error:
             if model is None:
                 raise
-            made = f"{context}: expected the model {kept.identity.name!r}, which made this context, found {model!r}."
-            raise ModelError(f"{made} A model without contexts needs no --context.") from error
+            made = f"{context} was made by the model {kept.identity.name!r}, and {model!r} is not loaded."
+            raise ModelError(f"{made} {error} A model without contexts needs no --context.") from error
     if model is None:
         raise typer.BadParameter("name the claimed model of the vectors", param_hint="--model")
     return plain_embedder(named_model(model, prefixes=prefixes))
