@@ -9,6 +9,7 @@ from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open  # pyright: ignore[reportUnknownVariableType]
 
 from cde_rag.errors import ModelError, require
+from cde_rag.models.cross_encoder.checkpoint import CLASSIFIER
 from cde_rag.models.plain.checkpoint import EXTRA, ModelFiles
 from cde_rag.models.plain.network import no_bars
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
@@ -83,10 +84,11 @@ def _drawn(network: Any, files: ModelFiles) -> list[str]:
         if path.endswith(".safetensors"):
             with cast(Any, safe_open)(files.folder / path, framework="numpy") as file:
                 stored.update(file.keys())
-    if stored.issuperset(name for name, _ in network.named_parameters()):
+    if network is None or stored.issuperset(name for name, _ in network.named_parameters()):
         return []
     with no_bars():  # files may have other names, which transformers knows: it is asked, at the price of a second load
         _, report = type(network).from_pretrained(
             network.name_or_path, config=network.config, local_files_only=True, output_loading_info=True
         )
-    return sorted(report["missing_keys"])
+    pooled = type(network).__name__.endswith(CLASSIFIER)  # others may have a pooler that no module reads
+    return sorted(name for name in report["missing_keys"] if pooled or not name.startswith("pooler."))
