@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import embeddings_server
 import numpy as np
 import pytest
 from embeddings_server import Server, running
@@ -14,14 +15,16 @@ from typer.testing import CliRunner
 
 from cde_rag import CDEModel, Collection, Context, EmbedderOptions
 from cde_rag.cli import app
-from cde_rag.context.identity import ARITHMETIC
+from cde_rag.collection.first_context import create_without_documents
+from cde_rag.context.identity import ARITHMETIC, PLAIN
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.models.catalogue import known_models
-from cde_rag.models.files import model_files
+from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.names import ModelName
+from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")  # its limit is 12 tokens
 KEY = "secret-of-the-test"
@@ -99,6 +102,47 @@ def test_a_stored_address_is_never_asked(served: tuple[Server, str]) -> None:
     with pytest.raises(ModelError, match="nothing is sent to a stored address"):
         loaded(Context.from_bytes(foreign.to_bytes(), where="The context"))
     assert (server.calls, server.keys) == ([], set())
+
+
+def test_an_api_is_asked_for_many_texts_at_once(served: tuple[Server, str]) -> None:
+    server, name = served
+    embedder = ContextualEmbedder.from_corpus(TEXTS, model=name)
+    server.calls.clear()
+    embedder.embed_documents([f"{text} flood" for text in TEXTS])  # none of which is in the context
+    assert [len(call["input"]) for call in server.calls] == [len(TEXTS) + 1]  # and the fixed text
+
+
+def test_a_collection_moves_to_the_model_of_an_api(
+    served: tuple[Server, str], plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = embeddings_server.vector
+    monkeypatch.setattr(embeddings_server, "vector", lambda text, _, weights: vector(text, 16, weights))
+    with Collection.from_texts(TEXTS, store=tmp_path / "papers.faiss", model=plain) as papers:
+        papers.recontextualize(model=served[1])
+        assert papers.inspect().model == "small"
+
+
+def test_a_collection_without_documents_moves_to_a_map_of_its_own(plain: Path, tmp_path: Path) -> None:
+    store = FaissStore(tmp_path / "papers.faiss")
+    create_without_documents(store, plain, None)
+    with Collection.open(store) as papers:
+        assert papers.embedder.context.identity.attention == PLAIN
+        papers.add(TEXTS)
+        assert papers.embedder.context.identity.attention == ARITHMETIC
+        papers.add([f"{text} flood" for text in TEXTS])
+        expected = ContextualEmbedder.from_corpus(TEXTS, model=plain)
+        assert papers.embedder.fingerprint == expected.fingerprint
+
+
+def test_the_name_of_a_folder_is_told_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a model, whose path has the form of a hub id."""
+    (tmp_path / "acme" / "secret").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for call in ("fetch", "fetch_config"):
+        monkeypatch.setattr(hub, call, None)
+    for load in (as_model, CDEModel.from_pretrained):
+        with pytest.raises(ModelError, match="Expected a bundled model"):
+            load("acme/secret")
 
 
 def test_what_names_no_model_says_how_one_is_named(served: tuple[Server, str], tmp_path: Path) -> None:

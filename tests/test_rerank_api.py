@@ -83,7 +83,7 @@ def stand() -> Iterator[Stand]:
 @pytest.fixture
 def names(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A name of each form, by the form; the services' own addresses lead to the stand."""
-    monkeypatch.setenv("CO_API_KEY", "secret of cohere")
+    monkeypatch.setenv("CO_API_KEY", "secret of cohere\n")  # as a file that is read has it
     monkeypatch.setenv("JINA_API_KEY", "secret of jina")
     moved = {
         name: rerank_api._Service(f"{stand.url}/{name}", service.key, service.form)
@@ -191,6 +191,14 @@ def test_names_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
             named_reranker(f"{service}:")
     with pytest.raises(ModelError, match="Expected a model's name"):
         named_reranker("http://localhost:8000/rerank#")
+    for key in ("secret\nX-Header: of another", "secr\u20act"):
+        monkeypatch.setenv("CO_API_KEY", key)
+        with pytest.raises(ModelError, match="found characters that no key has") as found:
+            named_reranker("cohere:m")
+        assert "secr" not in str(found.value)
+    for name in ("http://localhost:1/\u00fc", f"http://{'a' * 70}/rerank"):
+        with pytest.raises(ModelError, match="no answer"):
+            named_reranker(name)(PAIRS)
     for name in ("http://", "http://:80/rerank", "http://localhost:port/rerank", "https:///rerank#m"):
         with pytest.raises(ModelError, match="Expected an address such as"):
             named_reranker(name)

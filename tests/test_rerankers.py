@@ -172,6 +172,26 @@ def test_a_classifier_that_is_not_there_is_not_drawn_by_chance(tmp_path: Path) -
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(ModelError, match="a classifier with other weights"):
         named_reranker(folder, runtime="onnx")
+    with pytest.raises(ModelError, match=r"expected all weights in its files, found none for classifier\.weight"):
+        named_reranker(folder, runtime="torch")
+
+
+def test_an_encoder_that_is_called_a_cross_encoder_has_no_classifier(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "embedder", "bert", "mean").with_name("embedder parts")
+    settings = {"model_type": "CrossEncoder"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=r"found none for .*classifier\.weight"):
+        named_reranker(folder, runtime="torch")
+
+
+def test_other_names_of_weights_that_transformers_knows(tmp_path: Path) -> None:
+    folder = write_cross_encoder(tmp_path / "model", "bert")
+    expected = named_reranker(folder, runtime="torch")(pairs())
+    weights = load_file(folder / "model.safetensors")
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): value for name, value in weights.items()}
+    assert old.keys() != weights.keys()
+    save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
+    np.testing.assert_allclose(named_reranker(folder, runtime="torch")(pairs()), expected, atol=1e-6)
 
 
 @pytest.fixture
@@ -215,6 +235,7 @@ def test_a_collection_loads_a_reranker_once(
     first = papers.search("a river", rerank=str(folder))
     monkeypatch.setattr(CrossEncoderFiles, "find", None)  # a second load would fail
     assert papers.search("a river", rerank=str(folder)) == first
+    assert papers.reranked(str(folder)).search("a river") == first
 
 
 def test_time_is_over(papers: Collection) -> None:
@@ -240,5 +261,11 @@ def test_time_is_over(papers: Collection) -> None:
     scored.clear()
     both = papers.search_batch(["a river", "the bank"], 2, rerank=slow, rerank_top=25, rerank_budget_ms=0)
     assert list(map(len, both)) == [2, 2]
+    papers.add([f"a river of {word}" for word in WORDS[3:18]], metadata=[{"kind": n % 3} for n in range(15)])
+    for found in (1, 2):
+        scored.clear()
+        groups = papers.search_groups("a river", found, group_by="kind", rerank=slow, rerank_top=40, rerank_budget_ms=0)
+        assert scored == [found]
+        assert len(groups) <= found
     with pytest.raises(ValueError, match="rerank_budget_ms must be at least 0"):
         papers.search("a river", rerank=slow, rerank_budget_ms=-1)

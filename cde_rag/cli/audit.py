@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.embedders.protocol import Embedder
     from cde_rag.indexing.audit import Audit, Source
+    from cde_rag.models.model import Model
 
 
 def audit(
@@ -134,6 +135,7 @@ def _named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
     from cde_rag.indexing.stamp_reader import StampError, parse
     from cde_rag.indexing.stamping import Stampable
     from cde_rag.models.named import is_served
+    from cde_rag.models.plain.function_model import FUNCTION
 
     text = source.stamp_text() if isinstance(source, Stampable) else None
     if text is None:
@@ -145,8 +147,13 @@ def _named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
     name = found.model["name"]
     if is_served(name):
         raise ModelError(
-            f"{source.target}: its stamp names {name}. Nothing is sent to a stored address: audit it in Python, with "
-            "an openai_embedder of that server, if you trust it."
+            f"{source.target}: its stamp names {name}. Nothing is sent to a stored address: give --model {name} if "
+            "you trust it."
+        )
+    if found.model["pooling"] == FUNCTION:
+        raise ModelError(
+            f"{source.target}: its stamp names {name}, a function or the model of an API. Give --model openai:{name}, "
+            f"or its address, such as --model http://localhost:8000/v1#{name}."
         )
     return name, dict(found.prefixes)
 
@@ -193,8 +200,9 @@ def prefixes_of(document: str | None, query: str | None) -> dict[str, str] | Non
 
 def embedder_of(model: str | None, context: Path | None, prefixes: dict[str, str] | None) -> "Embedder":
     """Load the embedder named by the options."""
-    from cde_rag import CDEModel, Context, PlainEmbedder
+    from cde_rag import Context
     from cde_rag.embedders.active import loaded
+    from cde_rag.models.named import named_model
 
     if context is not None:
         if prefixes is not None:
@@ -205,15 +213,25 @@ def embedder_of(model: str | None, context: Path | None, prefixes: dict[str, str
         except ModelError as error:
             if model is None:
                 raise
-            made = f"{context}: expected the model {kept.identity.name!r}, which made this context, found {model!r}."
-            raise ModelError(f"{made} A model without contexts needs no --context.") from error
+            made = f"{context} was made by the model {kept.identity.name!r}, and {model!r} is not loaded."
+            raise ModelError(f"{made} {error} A model without contexts needs no --context.") from error
     if model is None:
         raise typer.BadParameter("name the claimed model of the vectors", param_hint="--model")
-    try:
-        contextual = CDEModel.from_pretrained(model).identity.name
-    except ModelError:
-        return PlainEmbedder(model, prefixes=prefixes)
-    raise ContextMissingError(
-        f"{contextual} embeds in a context, and none is named. Give --context FILE, which "
-        "embedder.context.save(file) wrote when the vectors were made."
-    )
+    return plain_embedder(named_model(model, prefixes=prefixes))
+
+
+def plain_embedder(model: "Model") -> "Embedder":
+    """Return the embedder of a model that reads no context.
+
+    Raises:
+        ContextMissingError: The model reads one.
+    """
+    from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.corpus_contexts import first_context
+
+    if not model.identity.is_plain:
+        raise ContextMissingError(
+            f"{model.identity.name} embeds in a context, and none is named. Give --context FILE, which "
+            "embedder.context.save(file) wrote when the vectors were made."
+        )
+    return ContextualEmbedder(model, first_context(model))

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from cde_rag.stores.store import Store
     from cde_rag.stores.tenant_stores import TenantStores
 
-ModelOption = Annotated[str | None, typer.Option(help="Folder of the collection's model, if it is not a bundled one.")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="Model of the collection, if its stored name does not find it: a folder, or a model of an API."),
+]
 CollectionArgument = Annotated[
     str,
     typer.Argument(

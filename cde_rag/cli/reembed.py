@@ -195,9 +195,9 @@ def _embedder(
     move: "Reembedding", model: str | None, context: Path | None, base_url: str | None, prefixes: dict[str, str] | None
 ) -> "Embedder":
     """Return the embedder of the move that was begun, or that the options name."""
-    from cde_rag import CDEModel, ContextualEmbedder
-    from cde_rag.cli.audit import embedder_of
-    from cde_rag.errors import ModelError
+    from cde_rag import ContextualEmbedder
+    from cde_rag.cli.audit import embedder_of, plain_embedder
+    from cde_rag.models.named import named_model
 
     if base_url is not None:
         from cde_rag.embedders.openai_api import openai_embedder
@@ -211,12 +211,11 @@ def _embedder(
         return move.embedder(None) if model is None else _of_begun(move, model, prefixes)
     if model is None:
         raise typer.BadParameter("name the new model", param_hint="--model")
-    try:
-        contextual = CDEModel.from_pretrained(model)
-    except ModelError:
-        return embedder_of(model, None, prefixes)
+    named = named_model(model, prefixes=prefixes)
+    if named.identity.is_plain:
+        return plain_embedder(named)
     texts = (row.text for page in move.source.rows({}, old=True) for row in page if row.text is not None)
-    return ContextualEmbedder.from_corpus(texts, model=contextual)
+    return ContextualEmbedder.from_corpus(texts, model=named)
 
 
 def _of_begun(move: "Reembedding", model: str, prefixes: dict[str, str] | None) -> "Embedder":

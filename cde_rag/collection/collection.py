@@ -28,7 +28,6 @@ from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.indexing.upsert_plan import first_records
-from cde_rag.models.rerankers import named_reranker
 from cde_rag.readers import ReadingRules, RecordReader
 from cde_rag.readers.reading_rules import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
@@ -84,7 +83,6 @@ class Collection(ProcessBound):
         self.embed_budget_ms: int = EMBED_BUDGET_MS
         self._by_vectors = DenseRetriever(store, active)
         self._on_demand = OnDemandVectors(store, self.parent_key)
-        self._rerankers: dict[str, Rerank] = {}  # by the names that searches gave
         self._searcher = Searcher(store, self.parent_key, self._by_vectors, lambda: active.last.fingerprint)
         self._writer = Upserter(store, active, self._settings)
         self._until_due = 0.0  # records, until this one looks at their number for what it does as it grows
@@ -681,11 +679,6 @@ class Collection(ProcessBound):
             if (top, budget_ms) != (None, None):
                 raise ValueError("rerank_top and rerank_budget_ms are of rerank=…; give a reranker, or leave them out.")
             return self.searcher(by)
-        if isinstance(rerank, str | Path):
-            name = str(rerank)
-            if name not in self._rerankers:
-                self._rerankers[name] = named_reranker(name)
-            rerank = self._rerankers[name]
         top = RERANKED if top is None else check_positive(top, "rerank_top")
         if budget_ms is not None:
             budget_ms = check_whole(budget_ms, "rerank_budget_ms", least=0)

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cde_rag.collection.settings import create_in, settings_of
+from cde_rag.context.identity import PLAIN
+from cde_rag.embedders.protocol import unwrapped
 from cde_rag.errors import CDEWarning, StoreError, warn_user
 from cde_rag.stores.store import Store
 
@@ -54,9 +56,12 @@ def move(collection: "Collection") -> None:
     Warns:
         CDEWarning: Another run is in progress, or the store cannot be written; the records are there.
     """
-    store = collection.store
+    from cde_rag.embedders.contextual import contextual
+
+    store, own = collection.store, contextual(unwrapped(collection.embedder))
+    is_plain = own is not None and own.context.identity.attention == PLAIN  # its first Context is of no corpus
     try:
-        collection.recontextualize()
+        collection.recontextualize(model=own if is_plain else None)
     except StoreError as error:
         warn_user(
             f"The records are added, but not embedded in a context of their own. {error} "

@@ -55,9 +55,9 @@ class ContextualEmbedder:
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> None:
         own = model if isinstance(model, ContextualEmbedder) else None
-        self.mini_batch_size = options.mini_batch_size or (MINI_BATCH_SIZE if own is None else own.mini_batch_size)
         self.pool = own.pool if own is not None and options.pool is None else options.pool
         self.model = as_model(model, options).known(context)
+        self.mini_batch_size = options.mini_batch_size or (own or self.model).mini_batch_size
         self.context = context
         self._prepared = self.model.prepare(context)
 

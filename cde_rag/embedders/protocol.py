@@ -32,8 +32,9 @@ class EmbedderOptions:
         runtime: "torch", "openvino" or "onnx"; None: the fastest, see `CDEModel.from_pretrained` and `PlainEmbedder`.
         attn_implementation: Attention in torch: "sdpa", "flash_attention_2", or "auto": flash attention where the model
             is a plain one or a published one of ModernBERT, the device is CUDA, the dtype half, and `flash-attn` is
-            installed.
-        mini_batch_size: Texts per forward pass; lower it when memory runs out. None: that of a given embedder, or 32.
+            installed. It stays with its model: another one that a collection moves to takes "auto".
+        mini_batch_size: Texts per forward pass, or per call of an API; lower it when memory runs out. None: that of a
+            given embedder, or 32, and 256 for an API.
         pool: Worker processes for the passages of long calls, such as `ProcessPool(4)`. Queries stay in this process,
             and so do passages of plain models. None: that of a given embedder, or none.
 

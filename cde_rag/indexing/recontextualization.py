@@ -308,6 +308,7 @@ def _target(
     """Return the target of `recontextualize`; raises like it."""
     from cde_rag.embedders.contextual import ContextualEmbedder, as_model, contextual
     from cde_rag.embedders.corpus_contexts import context_size_for, contextual_identity
+    from cde_rag.models.named import is_served
 
     _check_end(store, canary, grace_s)
     serving, model, windows = unwrapped(active.embedder), wanted.model, wanted.windows
@@ -325,7 +326,8 @@ def _target(
     options, present = serving.options, serving.context.identity
     loaded = options.of_loaded
     if model is not None:
-        new = _known(as_model(model, options if isinstance(model, str | Path) else EmbedderOptions()), serving.context)
+        here = isinstance(model, str | Path) and not is_served(model)  # an API's model has no device
+        new = _known(as_model(model, options if here else EmbedderOptions()), serving.context)
         if isinstance(model, ContextualEmbedder):
             loaded = EmbedderOptions(mini_batch_size=model.mini_batch_size, pool=model.pool or loaded.pool)
         as_now = None if new.identity.is_plain else present.windows

@@ -137,7 +137,8 @@ def _sentence_transformer(
 def _function(identity: ModelIdentity, place: object, *_: object) -> PlainModel:
     raise ModelError(
         f"The vectors were made with the function {identity.name!r}, which no file holds; found model={place!r:.80}. "
-        f"Give it: Collection.open(store, model=FunctionEmbedder(function, name={identity.name!r}))."
+        f"Give it: Collection.open(store, model=FunctionEmbedder(function, name={identity.name!r})). If an API serves "
+        f"it, name it again: openai:{identity.name}, or an address such as http://localhost:8000/v1#{identity.name}."
     )
 
 

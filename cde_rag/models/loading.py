@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from cde_rag._files import written
+from cde_rag._files import user_path, written
 from cde_rag.errors import ModelError, require
 from cde_rag.models.families import TWO_STAGE, AnyFiles, Checkpoint, TwoStageFamily, two_stage_family
 from cde_rag.models.files import hub, model_files
@@ -66,7 +66,7 @@ class ModelSource:
             ModelError: There is no such model.
         """
         folder = model_files.local(name.base)
-        if folder is None and name.is_hub_id:
+        if folder is None and name.is_hub_id and not user_path(name.base).is_dir():  # a folder's name is told nobody
             folder = hub.fetch(name.base, revision=name.revision, token=token)
             return cls.of(folder, replace(name, revision=folder.name))
         if name.revision is not None:

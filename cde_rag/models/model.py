@@ -92,6 +92,7 @@ class Model(ABC):
         device: Device of the computation, such as "cpu"; None if it is unknown.
         given_dtype: Dtype as it was given; None if it was chosen.
         given_runtime: Runtime as it was given; None if it was chosen.
+        mini_batch_size: Texts at once, where none are named.
         folder: Folder of its files; None if it was not read from files.
         in_workers: True if workers of a pool can load the model by its name or folder.
         in_pickles: True if a pickle holds the model itself, as of a user's function.
@@ -108,6 +109,7 @@ class Model(ABC):
     device: str | None = None
     given_dtype: str | None = None
     given_runtime: str | None = None
+    mini_batch_size: int = 32
     folder: Path | None = None
     in_workers: bool = False
     in_pickles: bool = False

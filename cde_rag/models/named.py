@@ -1,10 +1,12 @@
 """Models by name: bundled ones, folders and hub ids of any family, and models that an API serves."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from cde_rag._files import user_path
 from cde_rag.errors import ModelError
 from cde_rag.models.cde_model import CDEModel
 from cde_rag.models.families import two_stage_family
@@ -29,6 +31,7 @@ def named_model(
     dtype: str | None = None,
     runtime: str | None = None,
     attn_implementation: str = AUTO,
+    prefixes: Mapping[str, str] | None = None,
 ) -> Model:
     """Load a model by its name, of whatever family it is; contextual ones are shared by the embedders of the process.
 
@@ -40,22 +43,31 @@ def named_model(
         dtype: Dtype of the model's layers; by default the fastest in the same vector space.
         runtime: "torch", "openvino" or "onnx"; by default the fastest that is installed.
         attn_implementation: As in `EmbedderOptions`.
+        prefixes: Prefixes of a "query" and a "document", of a model that reads no context; by default its own.
 
     Raises:
         MissingExtraError: The runtime, or the extra `hub` or `openai`, is not installed.
-        ModelError: There is no such model, its files are damaged, or the API does not answer.
+        ModelError: There is no such model, its files are damaged, or the API does not answer; or prefixes for a
+            contextual model, or for other roles.
         TypeError: A device, dtype or runtime for a model that an API serves.
     """
     text = str(name)
     if is_served(text):
         if (device, dtype, runtime, attn_implementation) != (None, None, None, AUTO):
             raise TypeError(f"{text} runs elsewhere: leave device, dtype, runtime and attn_implementation out.")
-        return _served(text)
+        return _served(text, prefixes)
     exact, is_plain = (text, True) if QUERY_MODEL in text else _recognised(text)
     if is_plain:
         return SentenceTransformerModel(
-            exact, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation
+            exact,
+            prefixes=prefixes,
+            device=device,
+            dtype=dtype,
+            runtime=runtime,
+            attn_implementation=attn_implementation,
         )
+    if prefixes is not None:
+        raise ModelError(f"{text} is a contextual model, with prefixes of its own. Leave prefixes out.")
     return CDEModel.shared(exact, device=device, dtype=dtype, runtime=runtime, attn_implementation=attn_implementation)
 
 
@@ -64,7 +76,7 @@ def is_served(name: object) -> bool:
     return isinstance(name, str) and name.startswith((OPENAI, *ADDRESSES))
 
 
-def _served(name: str) -> Model:
+def _served(name: str, prefixes: Mapping[str, str] | None) -> Model:
     if name.startswith(OPENAI):
         address, model = None, name.removeprefix(OPENAI)
     else:
@@ -75,7 +87,7 @@ def _served(name: str) -> Model:
             f"{name!r}."
         )
     key = os.environ.get("OPENAI_API_KEY") or (address and _LOCAL_KEY)
-    return api_model(api_client(address, key), model)
+    return api_model(api_client(address, key), model, prefixes=prefixes)
 
 
 def _recognised(name: str) -> tuple[str, bool]:
@@ -85,7 +97,7 @@ def _recognised(name: str) -> tuple[str, bool]:
         return name, True  # without a config of its own, as static tables may be
     if folder is None:
         parsed = ModelName.parse(name)
-        if not parsed.is_hub_id or parsed.has_options:
+        if not parsed.is_hub_id or parsed.has_options or user_path(parsed.base).is_dir():
             return name, False
         folder = hub.fetch_config(parsed.base, revision=parsed.revision)
         if folder is None:

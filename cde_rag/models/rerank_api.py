@@ -98,10 +98,11 @@ class RerankEndpoint:
             needs_model = bool(hash_sign)
         else:
             found = SERVICES[service]
-            self._address, self._form, self._key = found.address, found.form, os.environ.get(found.key)
+            self._address, self._form, self._key = found.address, found.form, os.environ.get(found.key, "").strip()
             needs_model = True
-            if not self._key:
-                raise ModelError(f"Expected a key for {name} in the environment's {found.key}, found none. Set it.")
+            if not self._key or not (self._key.isascii() and self._key.isprintable()):
+                other = "characters that no key has" if self._key else "none"
+                raise ModelError(f"Expected a key for {name} in the environment's {found.key}, found {other}. Set it.")
         if needs_model and not model:
             raise ModelError(
                 "Expected a model's name, as in cohere:rerank-v3.5 or http://localhost:8000/v1/rerank#bge-reranker, "
@@ -162,7 +163,7 @@ class RerankEndpoint:
                 f"{self.name}: expected scores, found status {error.code}: {said:.{_SHOWN}}. Check the address, the "
                 "model and the key, or search again later."
             ) from error
-        except (OSError, HTTPException) as error:  # no connection, a broken one, or the time is over
+        except (OSError, HTTPException, UnicodeError) as error:  # no connection, no host's name, or the time is over
             reason = getattr(error, "reason", error)
             raise ModelError(
                 f"{self.name}: no answer within {self._timeout_s:g} s ({reason}). Is the server running? Search again, "

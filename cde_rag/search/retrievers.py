@@ -220,12 +220,14 @@ class Reranked:
         rerank: Function that scores pairs of a query and a text.
         candidates: Number of hits to rerank per query.
         budget_s: Seconds for each query; None for all candidates.
+        least: Candidates that are scored in any case; None for as many as are returned.
     """
 
     ranker: Ranker
     rerank: Rerank
     candidates: int
     budget_s: float | None = None
+    least: int | None = None
 
     @property
     def depth(self) -> int:
@@ -244,7 +246,8 @@ class Reranked:
             scores = iter(reranker_scores(self.rerank, [pair for each in pairs for pair in each]))
             of_queries = [[next(scores) for _ in each] for each in pairs]
         else:
-            of_queries = [self._in_time(each, limit, self.budget_s) for each in pairs]
+            least = limit if self.least is None else self.least
+            of_queries = [self._in_time(each, least, self.budget_s) for each in pairs]
         ranked: list[list[Hit]] = []
         for hits, scored in zip(found, of_queries, strict=True):
             rescored = [dataclasses.replace(hit, score=score) for hit, score in zip(hits, scored, strict=False)]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -38,11 +39,12 @@ class Searcher(ProcessBound):
         self._ranker = ranker
         self._space = space
         self._checked: set[str] = set()  # fields of filters that were looked for
+        self._rerankers: dict[str, Rerank] = {}  # by the names that were given
 
     def with_ranker(self, ranker: Ranker) -> "Searcher":
         """Return the search of the same collection by another ranker."""
         other = Searcher(self.store, self.parent_key, ranker, self._space)
-        other._checked = self._checked
+        other._checked, other._rerankers = self._checked, self._rerankers
         return other
 
     @named_keywords
@@ -53,11 +55,12 @@ class Searcher(ProcessBound):
 
         Args:
             rerank: A name as in `cde_rag.models.rerankers.named_reranker`, such as
-                "cross-encoder/ms-marco-MiniLM-L6-v2"; or a function from pairs of a query and a text (title and text)
-                to a score for each, higher is better, such as `CrossEncoder.predict` of sentence-transformers.
+                "cross-encoder/ms-marco-MiniLM-L6-v2", loaded once for a collection; or a function from pairs of a
+                query and a text (title and text) to a score for each, higher is better, such as `CrossEncoder.predict`
+                of sentence-transformers.
             candidates: Number of hits to rerank per query; others are never returned.
             budget_ms: Milliseconds for each query, after which no more candidates are scored; those without a score
-                are left out, but never so many that fewer than `k` hits are returned. None: all are scored.
+                are left out, but for the first `k`, of which there may be fewer groups. None: all are scored.
 
         Raises:
             MissingExtraError: A package that a named reranker needs is not installed.
@@ -66,8 +69,12 @@ class Searcher(ProcessBound):
         """
         candidates = check_positive(candidates, "candidates")
         budget_s = None if budget_ms is None else check_whole(budget_ms, "budget_ms", least=0) / 1000
-        function = named_reranker(rerank) if isinstance(rerank, str | Path) else rerank
-        return self.with_ranker(Reranked(self._ranker, function, candidates, budget_s))
+        if isinstance(rerank, str | Path):
+            name = str(rerank)
+            if name not in self._rerankers:
+                self._rerankers[name] = named_reranker(name)
+            rerank = self._rerankers[name]
+        return self.with_ranker(Reranked(self._ranker, rerank, candidates, budget_s))
 
     @named_keywords
     def search(
@@ -197,8 +204,12 @@ class Searcher(ProcessBound):
         check_key(grouping.key, "group_by")
         check_texts([query])
 
+        ranker = self._ranker
+        if isinstance(ranker, Reranked):  # groups are made of all candidates: a budget would score every one
+            ranker = replace(ranker, least=offset + k)
+
         def best(limit: int, where: Mapping[str, Any] | None) -> list[Hit]:
-            return self._ranker.best([query], limit, where)[0]
+            return ranker.best([query], limit, where)[0]
 
         with self._traced(1, k, grouping.where) as note:
             groups = grouping.best(best, offset + k, self._ranker.depth)[offset:]

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import chromadb
 import pytest
+from embeddings_server import running
 from plain_model import write_transformer
 from typer.testing import CliRunner, Result
 
 from cde_rag import Collection, ContextualEmbedder, PlainEmbedder
 from cde_rag.cli import app
+from cde_rag.embedders.openai_api import openai_embedder
 from cde_rag.indexing.stamp_reader import KEY, canonical, digest_of
 from cde_rag.stores.faiss import FaissStore
 
@@ -100,3 +102,26 @@ def test_a_plain_model_is_loaded_by_its_stamp(tmp_path: Path):
     damaged = invoke(app, ["audit", target])
     assert damaged.exit_code == 1
     assert "its stamp cannot be read" in damaged.stderr
+
+
+def test_a_model_of_an_api_is_named_by_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    client = chromadb.PersistentClient(path=str(tmp_path / "db"))
+    target = f"chroma:{tmp_path / 'db'}#papers"
+    invoke = CliRunner().invoke
+    with running() as server:
+        made = openai_embedder("small", base_url=server.url, prefixes={"document": "passage: ", "query": ""})
+        collection = client.create_collection("papers")
+        collection.add(ids=TEXTS, documents=TEXTS, embeddings=made.embed_documents(TEXTS))  # type: ignore[arg-type]
+        named = ["--model", f"{server.url}#small", "--document-prefix", "passage: "]
+        for command in ("stamp", "audit"):
+            done = invoke(app, [command, target, *named])
+            assert done.exit_code == 0, done.output
+            assert "20 of 20 sampled vectors" in done.stdout
+        assert invoke(app, ["audit", target, *named[:2]]).exit_code == 1  # without the prefix
+        calls = len(server.calls)
+        refused = invoke(app, ["audit", target])
+        assert refused.exit_code == 1
+        assert "Give --model openai:small" in refused.stderr
+        assert len(server.calls) == calls

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from applications import COUNT, TEXTS, LangChainApplication, stub
+from embeddings_server import running
 from typer.testing import CliRunner, Result
 
 from cde_rag import Context, ContextualEmbedder
@@ -55,3 +56,21 @@ def test_wrong_usage_is_told(application: LangChainApplication):
     assert "--model" in run("reembed", application.target, code=2).stderr
     assert "--model" in run("reembed", application.target, "--base-url", "http://localhost:1/v1", code=2).stderr
     assert "Expected a target" in run("reembed", "papers", "--model", "x", code=1).stderr
+
+
+def test_the_new_model_may_be_one_of_an_api(application: LangChainApplication, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with running() as server:
+        named = ("--model", f"{server.url}#small", "--document-prefix", "passage: ")
+        plan = json.loads(run("reembed", application.target, *named, "--dry-run", "--json").stdout)
+        assert (plan["dim"], plan["model"]) == ([16, 8], "small")
+        assert any(text.startswith("passage: ") for call in server.calls for text in call["input"])
+        done = json.loads(run("reembed", application.target, *named, "--yes", "--json").stdout)
+        assert (done["switched"], done["embedded"]) == (True, len(set(TEXTS)))
+        run("reembed", application.target, *named)  # catches up
+
+
+def test_prefixes_are_never_left_out_in_silence(application: LangChainApplication, model_folder: Path):
+    refused = run("reembed", application.target, "--model", model_folder, "--document-prefix", "passage: ", code=1)
+    assert "prefixes of its own" in refused.stderr

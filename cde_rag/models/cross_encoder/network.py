@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float32
+from safetensors import safe_open  # pyright: ignore[reportUnknownVariableType]
 
 from cde_rag.errors import ModelError, require
+from cde_rag.models.cross_encoder.checkpoint import CLASSIFIER
 from cde_rag.models.plain.checkpoint import ModelFiles
 from cde_rag.models.plain.network import loaded_in_torch
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
@@ -26,7 +28,8 @@ class TorchCrossEncoder:
 
     Raises:
         MissingExtraError: The extra `interop` is not installed.
-        ModelError: sentence-transformers cannot load it, a file was written meanwhile, or it has several scores.
+        ModelError: sentence-transformers cannot load it, its files lack weights, a file was written meanwhile, or it
+            has several scores.
     """
 
     def __init__(self, files: ModelFiles, *, device: str | None, dtype: str | None) -> None:
@@ -37,6 +40,11 @@ class TorchCrossEncoder:
         if model.num_labels != 1:
             raise ModelError(
                 f"Expected a cross-encoder with one score for a pair, found {files.name} with {model.num_labels}."
+            )
+        if drawn := _drawn(model.model, files):
+            raise ModelError(
+                f"{files.name}: expected all weights in its files, found none for {', '.join(drawn):.200}, which "
+                "transformers would draw at random. Download or save the model again."
             )
         self._model = model if dtype is None else model.to(getattr(require("torch", "torch"), dtype))
         self.name, self.runtime, self.device = files.name, "torch", str(model.device)
@@ -52,3 +60,20 @@ class TorchCrossEncoder:
             return np.empty(0, dtype=np.float32)
         with self._scoring, limited_threads(batch_threads()):
             return np.asarray(self._model.predict(list(pairs), show_progress_bar=False), dtype=np.float32)
+
+
+def _drawn(network: Any, files: ModelFiles) -> list[str]:
+    """Return the names of the weights of a network that its files lack, which transformers draws anew each time."""
+    stored = set[str]()
+    for path in files.digests:
+        if path.endswith(".safetensors"):
+            with cast(Any, safe_open)(files.folder / path, framework="numpy") as file:
+                stored.update(file.keys())
+    if network is None or stored.issuperset(name for name, _ in network.named_parameters()):
+        return []
+    with no_bars():  # files may have other names, which transformers knows: it is asked, at the price of a second load
+        _, report = type(network).from_pretrained(
+            network.name_or_path, config=network.config, local_files_only=True, output_loading_info=True
+        )
+    pooled = type(network).__name__.endswith(CLASSIFIER)  # others may have a pooler that no module reads
+    return sorted(name for name in report["missing_keys"] if pooled or not name.startswith("pooler."))

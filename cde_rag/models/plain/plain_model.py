@@ -57,11 +57,9 @@ class PlainModel(Model):
     Plain vectors are kept where `vectors` says, once for all Contexts: texts that are kept need no model.
 
     Attributes:
-        mini_batch_size: Texts at once where none are named.
         reuses: True if vectors of a Context's documents may be used instead of the model.
     """
 
-    mini_batch_size: int
     reuses: bool = True
     max_siblings = SIBLINGS
 

@@ -19,6 +19,7 @@ from haystack_integrations.document_stores.cde import CDEDocumentStore
 
 from cde_rag import Collection, ContextualEmbedder, Record
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, TruncationWarning
+from cde_rag.search import searcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")
 
@@ -156,6 +157,21 @@ def test_the_retriever_ranks_as_the_collection(document_store: CDEDocumentStore,
     expected = [(hit.id, hit.score) for hit in document_store.collection.search("rule 3 of game 11", 5, by=by)]
     found = CDERetriever(document_store, top_k=5, by=by).run("rule 3 of game 11")["documents"]
     assert [(document.id, document.score) for document in found] == expected
+
+
+def test_the_retriever_hands_on_a_reranker(document_store: CDEDocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shortest(pairs: list[tuple[str, str]]) -> list[int]:
+        return [-len(text) for _, text in pairs]
+
+    monkeypatch.setattr(searcher, "named_reranker", {"short": shortest}.__getitem__)
+    document_store.write_documents(games())
+    assert document_store.collection is not None
+    expected = [hit.id for hit in document_store.collection.search("rule 3 of game 11", 5, rerank=shortest)]
+    retriever = CDERetriever(document_store, top_k=5, rerank="short")
+    again = CDERetriever.from_dict(retriever.to_dict())
+    for each in (retriever, again):
+        assert [document.id for document in each.run("rule 3 of game 11")["documents"]] == expected
+    again.document_store.close()
 
 
 def test_an_empty_store_finds_nothing_and_makes_no_folder(document_store: CDEDocumentStore) -> None:

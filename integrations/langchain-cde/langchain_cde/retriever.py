@@ -23,6 +23,7 @@ class CDERetriever(BaseRetriever):
         filter: Filter over the metadata; see `cde_rag.stores.filters`.
         search_type: "hybrid", by vectors and terms (BM25) together; or "similarity", by vectors.
         weight: Weight of the vectors in a hybrid search, from 0 to 1; 0.65 by default.
+        rerank: Name of a reranker of the best hits; see `cde_rag.Collection.search`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -32,6 +33,7 @@ class CDERetriever(BaseRetriever):
     filter: dict[str, Any] | None = None
     search_type: Literal["hybrid", "similarity"] = "hybrid"
     weight: float | None = Field(default=None, ge=0, le=1)
+    rerank: str | None = None
 
     def _get_relevant_documents(
         self,
@@ -57,5 +59,7 @@ class CDERetriever(BaseRetriever):
         searcher = self.collection.searcher("vectors")
         if self.search_type == "hybrid":
             searcher = self.collection.searcher("hybrid", weight=self.weight)
+        if self.rerank is not None:
+            searcher = searcher.reranked(self.rerank)
         hits = searcher.search(query, self.k if k is None else k, where=self.filter if where is None else where)
         return [document(hit) for hit in hits]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from embeddings_server import running
 from llama_index.core import Document, Settings, StorageContext, VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.ingestion import IngestionCache, IngestionPipeline
@@ -35,11 +36,38 @@ from cde_rag.errors import (
     TruncationError,
     TruncationWarning,
 )
+from cde_rag.search import searcher
 from cde_rag.stores.faiss import FaissStore
 
 
 def index_of(vector_store: CDEVectorStore) -> VectorStoreIndex:
     return VectorStoreIndex.from_vector_store(vector_store, embed_model=vector_store.embed_model)
+
+
+def test_queries_hand_on_a_reranker(vector_store: CDEVectorStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shortest(pairs: list[tuple[str, str]]) -> list[int]:
+        return [-len(text) for _, text in pairs]
+
+    monkeypatch.setattr(searcher, "named_reranker", {"short": shortest}.__getitem__)
+    for mode, by in (("default", "vectors"), ("hybrid", "hybrid"), ("text_search", "bm25")):
+        hits = vector_store.collection.search("money river", 5, by=by, rerank=shortest)
+        query = VectorStoreQuery(query_str="money river", mode=VectorStoreQueryMode(mode), similarity_top_k=5)
+        found = vector_store.query(query, rerank="short")
+        assert (found.ids, found.similarities) == ([hit.id for hit in hits], [hit.score for hit in hits])
+    with pytest.raises(ValueError, match="no keywords but mmr_threshold, mmr_prefetch_k; found"):
+        vector_store.query(VectorStoreQuery(query_str="money", mode=VectorStoreQueryMode.MMR), rerank="short")
+
+
+def test_a_collection_without_documents_has_the_model_of_an_api(
+    documents: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with running() as server:
+        store = CDEVectorStore.from_documents([], tmp_path / "essays.faiss", model=f"{server.url}#small")
+        store.add([TextNode(text=document.text) for document in documents[:3]])
+        assert len(store.query(VectorStoreQuery(query_str="money", similarity_top_k=2)).ids) == 2
+        store.collection.close()
 
 
 def test_it_is_a_vector_store() -> None:

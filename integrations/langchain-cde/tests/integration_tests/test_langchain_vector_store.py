@@ -26,6 +26,7 @@ from cde_rag.errors import (
     TruncationError,
     TruncationWarning,
 )
+from cde_rag.search import searcher
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDERetriever, CDEVectorStore
 
@@ -311,6 +312,19 @@ async def test_both_retrievers_give_what_the_core_finds(store: CDEVectorStore) -
     other = [hit.id for hit in store.collection.search(query, 6, where={"n": 7})]
     assert ids(own.invoke(query, filter={"n": 7})) == ids(await own.ainvoke(query, filter={"n": 7})) == other
     assert len(CDERetriever(collection=store.collection).invoke(query)) == 4
+
+
+def test_a_retriever_hands_on_a_reranker(store: CDEVectorStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shortest(pairs: list[tuple[str, str]]) -> list[int]:
+        return [-len(text) for _, text in pairs]
+
+    monkeypatch.setattr(searcher, "named_reranker", {"short": shortest}.__getitem__)
+    query = "the bank of the delta"
+    for search_type, by in (("hybrid", "hybrid"), ("similarity", "vectors")):
+        hits = [hit.id for hit in store.collection.search(query, 4, by=by, rerank=shortest)]
+        retriever = CDERetriever(collection=store.collection, search_type=search_type, rerank="short")
+        assert ids(retriever.invoke(query)) == hits
+        assert hits != [hit.id for hit in store.collection.search(query, 4, by=by)]
 
 
 def test_the_other_ways_of_as_retriever(store: CDEVectorStore) -> None:

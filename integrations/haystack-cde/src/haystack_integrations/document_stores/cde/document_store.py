@@ -214,7 +214,9 @@ class CDEDocumentStore:
         """Restore the store."""
         return default_from_dict(cls, data)
 
-    def search(self, query: str, top_k: int, by: Ranking, filters: dict[str, Any] | None) -> list[Document]:
+    def search(
+        self, query: str, top_k: int, by: Ranking, filters: dict[str, Any] | None, rerank: str | None = None
+    ) -> list[Document]:
         """Return the nearest documents with their scores; see the CDERetriever.
 
         Raises:
@@ -230,7 +232,8 @@ class CDEDocumentStore:
                 "Limit it by meta, or take filter_documents."
             )
         try:
-            return [document_of(hit) for hit in self.collection.search(query, top_k, by=by, where=where)]
+            hits = self.collection.search(query, top_k, by=by, where=where, rerank=rerank)
+            return [document_of(hit) for hit in hits]
         except GrammarError as error:
             raise FilterError(str(error)) from error
 

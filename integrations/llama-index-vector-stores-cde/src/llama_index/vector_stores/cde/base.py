@@ -302,18 +302,21 @@ class CDEVectorStore(EmbeddingStore):
                 nothing, as retrievers of an index over a store that keeps its nodes always send it; an empty `doc_ids`
                 finds nothing.
             kwargs: For `mmr`: `mmr_threshold` (1: nearness alone, 0: unlikeness alone; 0.5 by default) and
-                `mmr_prefetch_k` (hits to choose from, 50 by default).
+                `mmr_prefetch_k` (hits to choose from, 50 by default). For other modes: `rerank`, the name of a reranker
+                of the best hits, as in `Collection.search`; similarities are its scores then.
 
         Raises:
             FilterError: A filter without an equivalent, or `node_ids` of records that another program wrote.
             StoreError: By terms, where the collection was made without them; `store.index_texts` adds them.
             ValueError: Another mode, no text, an `alpha` outside [0, 1] or in another mode, or an unknown keyword.
         """
-        unknown = sorted(set(kwargs) - {"mmr_threshold", "mmr_prefetch_k"})
+        is_mmr, rerank = query.mode == VectorStoreQueryMode.MMR, kwargs.get("rerank")
+        known = ["mmr_threshold", "mmr_prefetch_k", *([] if is_mmr else ["rerank"])]
+        unknown = sorted(set(kwargs).difference(known))
         if not query.query_str or unknown:
             raise ValueError(
-                "A collection embeds the text of a query itself: expected query_str, and no keywords but mmr_threshold "
-                f"and mmr_prefetch_k; found query_str={query.query_str!r:.80}, keywords {unknown}."
+                "A collection embeds the text of a query itself: expected query_str, and no keywords but "
+                f"{', '.join(known)}; found query_str={query.query_str!r:.80}, keywords {unknown}."
             )
         if query.alpha is not None and query.mode != VectorStoreQueryMode.HYBRID:
             raise ValueError(f"alpha is for the mode hybrid, found alpha={query.alpha} in the mode {query.mode.value}.")
@@ -321,8 +324,10 @@ class CDEVectorStore(EmbeddingStore):
             self._check_written_here(query.node_ids)
         where = _all_of(where_of(query.filters), _ids(query.node_ids or None), _sources(query.doc_ids))
         if query.mode == VectorStoreQueryMode.DEFAULT:
-            hits = self._collection.search(query.query_str, query.similarity_top_k, by="vectors", where=where)
-        elif query.mode == VectorStoreQueryMode.MMR:
+            hits = self._collection.search(
+                query.query_str, query.similarity_top_k, by="vectors", where=where, rerank=rerank
+            )
+        elif is_mmr:
             threshold = kwargs.get("mmr_threshold", query.mmr_threshold)
             hits = self._collection.search_diverse(
                 query.query_str,
@@ -334,10 +339,13 @@ class CDEVectorStore(EmbeddingStore):
         elif query.mode == VectorStoreQueryMode.HYBRID:
             candidates = max(CANDIDATES, query.sparse_top_k or 0)
             searcher = self._collection.searcher("hybrid", candidates=candidates, weight=query.alpha)
+            searcher = searcher if rerank is None else searcher.reranked(rerank)
             count = query.similarity_top_k if query.hybrid_top_k is None else query.hybrid_top_k
             hits = searcher.search(query.query_str, count, where=where)
         elif query.mode in (VectorStoreQueryMode.TEXT_SEARCH, VectorStoreQueryMode.SPARSE):
-            hits = self._collection.search(query.query_str, query.similarity_top_k, by="bm25", where=where)
+            hits = self._collection.search(
+                query.query_str, query.similarity_top_k, by="bm25", where=where, rerank=rerank
+            )
         else:
             raise ValueError(
                 f"Expected the query mode default, hybrid, text_search, sparse or mmr, found {query.mode.value!r}."

@@ -20,6 +20,7 @@ class CDERetriever:
         top_k: Maximum number of documents.
         by: "hybrid" (vectors and BM25, fused: at most 200 documents), "vectors" or "bm25" ("words" is another name for
             it).
+        rerank: Name of a reranker of the best hits; see `cde_rag.Collection.search`.
         filter_policy: Whether a query's own filters replace these or are merged with them.
 
     Raises:
@@ -37,6 +38,7 @@ class CDERetriever:
         filters: dict[str, Any] | None = None,
         top_k: int = 10,
         by: Ranking = "hybrid",
+        rerank: str | None = None,
         filter_policy: str | FilterPolicy = FilterPolicy.REPLACE,
     ) -> None:
         if not isinstance(document_store, CDEDocumentStore):
@@ -48,6 +50,7 @@ class CDERetriever:
         self.filters = filters
         self.top_k = top_k
         self.by: Ranking = by
+        self.rerank = rerank
         self.filter_policy = FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
 
     @component.output_types(documents=list[Document])
@@ -66,7 +69,7 @@ class CDERetriever:
         """
         chosen = apply_filter_policy(self.filter_policy, self.filters, filters)
         most = self.top_k if top_k is None else top_k
-        return {"documents": self.document_store.search(query, most, self.by, chosen)}
+        return {"documents": self.document_store.search(query, most, self.by, chosen, self.rerank)}
 
     def to_dict(self) -> dict[str, Any]:
         """Serialise the component with its store."""
@@ -76,6 +79,7 @@ class CDERetriever:
             filters=self.filters,
             top_k=self.top_k,
             by=self.by,
+            rerank=self.rerank,
             filter_policy=self.filter_policy.value,
         )
 
