@@ -187,7 +187,7 @@ def search(
       cde-rag search docs.faiss "lost connections" \\
         --rerank cross-encoder/ms-marco-MiniLM-L6-v2
     """
-    from cde_rag.cli.audit import is_collection, open_foreign
+    from cde_rag.cli.foreign import is_collection, open_foreign
     from cde_rag.search.fusion import CANDIDATES, Ranking
     from cde_rag.search.searcher import RERANKED, bm25_searcher
     from cde_rag.stores.filters import parse

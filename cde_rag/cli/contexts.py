@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cde_rag.cli.audit import is_collection
 from cde_rag.cli.collections import (
     CollectionArgument,
     ModelOption,
@@ -17,6 +16,7 @@ from cde_rag.cli.collections import (
     on_workers,
     open_collection,
 )
+from cde_rag.cli.foreign import is_collection
 from cde_rag.cli.output import (
     JsonOption,
     ProgressOption,

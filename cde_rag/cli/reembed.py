@@ -86,7 +86,7 @@ def reembed(
     """
     from cde_rag.adoption.move_plan import plan_move
     from cde_rag.adoption.reembedding import reembedding
-    from cde_rag.cli.audit import prefixes_of
+    from cde_rag.cli.foreign import prefixes_of
 
     with reembedding(target, journal=journal, seed=seed) as move:
         prefixes = prefixes_of(document_prefix, query_prefix)
@@ -196,7 +196,7 @@ def _embedder(
 ) -> "Embedder":
     """Return the embedder of the move that was begun, or that the options name."""
     from cde_rag import ContextualEmbedder
-    from cde_rag.cli.audit import embedder_of, plain_embedder
+    from cde_rag.cli.foreign import embedder_of, plain_embedder
     from cde_rag.models.named import named_model
 
     if base_url is not None:
@@ -221,7 +221,7 @@ def _embedder(
 def _of_begun(move: "Reembedding", model: str, prefixes: dict[str, str] | None) -> "Embedder":
     """Return the embedder of a move that was begun, if a model is that of the move."""
     from cde_rag import ContextualEmbedder
-    from cde_rag.cli.audit import embedder_of
+    from cde_rag.cli.foreign import embedder_of
     from cde_rag.errors import ContextMissingError
 
     try:
@@ -233,7 +233,7 @@ def _of_begun(move: "Reembedding", model: str, prefixes: dict[str, str] | None) 
 
 
 def _old(model: str | None, context: Path | None) -> "Embedder | None":
-    from cde_rag.cli.audit import embedder_of
+    from cde_rag.cli.foreign import embedder_of
 
     return None if model is None and context is None else embedder_of(model, context, None)
 

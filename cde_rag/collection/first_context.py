@@ -12,36 +12,35 @@ from cde_rag.stores.store import Store
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
-    from cde_rag.embedders.contextual import AnyModel
+    from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder
 
 MOVES_AT: Final = "moves_at"  # key of the number of records at which a collection moves to a context of its own
 _NUMBERS: Final = (64, 512)  # enough to show common features; as many as a context has
 
 
-def create_without_documents(store: Store, model: "AnyModel", parent_key: str | None) -> "Collection":
+def create_without_documents(store: Store, model: "AnyModel", parent_key: str | None) -> "ContextualEmbedder":
     """Make an empty collection in the context of no corpus, which moves by itself at 64 and at 512 records.
-
-    One of a plain model, which reads no context, stays as it is.
 
     Args:
         store: Store without a collection.
         model: As in `ContextualEmbedder.from_corpus`.
         parent_key: As in `Collection.create`, if the model reads siblings.
 
+    Returns:
+        The embedder to open it with: no name says where an API or an object is.
+
     Raises:
         ModelError: No such model.
         StoreError: There is a collection already, or the place is not writable.
     """
-    from cde_rag.collection.collection import Collection
     from cde_rag.embedders.contextual import ContextualEmbedder, as_model
     from cde_rag.embedders.corpus_contexts import first_context
 
     loaded = as_model(model)
     embedder = ContextualEmbedder(loaded, first_context(loaded))
     settings = settings_of(embedder, parent_key if embedder.max_siblings else None)
-    moves = {} if loaded.identity.is_plain else {MOVES_AT: _NUMBERS[0]}  # a plain model reads no context
-    create_in(store, embedder, {**settings, **moves})
-    return Collection(store, embedder)
+    create_in(store, embedder, {**settings, MOVES_AT: _NUMBERS[0]})
+    return embedder
 
 
 def moves_at(settings: Mapping[str, Any]) -> float:

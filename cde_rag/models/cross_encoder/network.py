@@ -11,7 +11,7 @@ from safetensors import safe_open  # pyright: ignore[reportUnknownVariableType]
 from cde_rag.errors import ModelError, require
 from cde_rag.models.cross_encoder.checkpoint import CLASSIFIER
 from cde_rag.models.plain.checkpoint import ModelFiles
-from cde_rag.models.plain.network import loaded_in_torch
+from cde_rag.models.plain.network import loaded_in_torch, no_bars
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 
 
@@ -72,7 +72,7 @@ def _drawn(network: Any, files: ModelFiles) -> list[str]:
     if network is None or stored.issuperset(name for name, _ in network.named_parameters()):
         return []
     with no_bars():  # files may have other names, which transformers knows: it is asked, at the price of a second load
-        _, report = type(network).from_pretrained(
+        _, report = cast(Any, type(network)).from_pretrained(
             network.name_or_path, config=network.config, local_files_only=True, output_loading_info=True
         )
     pooled = type(network).__name__.endswith(CLASSIFIER)  # others may have a pooler that no module reads

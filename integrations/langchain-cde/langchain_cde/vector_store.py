@@ -117,7 +117,7 @@ class CDEVectorStore(VectorStore):
         with _own_remedy():
             if not listed and not embedding.has_context:
                 opened = store_at(place) if isinstance(place, str | Path) else place
-                return cls(create_without_documents(opened, "cde-mini", parent_key))
+                return cls(Collection(opened, create_without_documents(opened, "cde-mini", parent_key)))
             if not embedding.has_context:
                 embedding.fit(listed)
             check_fits(listed, embedding.embedder)

@@ -121,7 +121,7 @@ class CDEVectorStore(EmbeddingStore):
         steps = Settings.transformations if transformations is None else transformations
         nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
         if not nodes and (context_size, seed, windows) == (None, 0, False):
-            return cls(create_without_documents(place, model, SOURCE))
+            return cls(Collection(place, create_without_documents(place, model, SOURCE)))
         texts = [record.text for record in first_records(map(record_of, nodes), SOURCE)]
         embedder = ContextualEmbedder.from_corpus(
             texts, model=model, context_size=context_size, seed=seed, windows=windows
