@@ -444,6 +444,9 @@ class Collection(ProcessBound):
 
     def _calibrated(self, records: int) -> float:
         """Calibrate a collection of so many records if that is due; return the number at which it is due again."""
+        due = calibrated_at(self._settings, self._active.last.fingerprint)
+        if records < due:
+            return due
         manifest = self.store.manifest()  # another process may have calibrated it
         due = calibrated_at(manifest.settings, manifest.fingerprint)
         if records < due or self.pending:
