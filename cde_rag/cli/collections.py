@@ -214,12 +214,9 @@ def search(
         top, scale = rerank_top or RERANKED, by if rerank is None else RERANKER
         searcher = searcher if rerank is None else searcher.reranked(rerank, candidates=top, budget_ms=rerank_budget_ms)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
-        groups = (
-            []
-            if group_by is None
-            else searcher.search_groups(query, k, group_by=group_by, group_size=group_size or 3, **asked)
-        )
         hits = searcher.search(query, k, **asked) if group_by is None else []
+        grouped = {"group_by": group_by, "group_size": group_size or 3, **asked}
+        groups = [] if group_by is None else searcher.search_groups(query, k, **grouped)
         narrowed = offset > 0 or score_threshold is not None
         _say_pending(store, by)
         nothing = "" if hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)

@@ -425,7 +425,7 @@ class Collection(ProcessBound):
         )
 
     def _finished(self, report: AddReport, *, later: bool) -> AddReport:
-        """Do what a collection does as it grows, unless vectors are to be made later."""
+        """Note that records were added, and grow where that is due, unless their vectors are to be made later."""
         self._until_due -= report.added
         if self._until_due <= 0 and not later:
             self._grow()

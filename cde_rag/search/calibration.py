@@ -140,7 +140,7 @@ def calibrate(store: Store, embedder: Embedder) -> ScoreCalibration | None:
 
 
 def calibrate_or_warn(calibration: Callable[[], object]) -> bool:
-    """Calibrate after a write, which is done whether that succeeds or not; return True if it did.
+    """Calibrate after a write, which stays also if this fails; return True if it succeeded.
 
     Args:
         calibration: Calibrates, such as `Collection.calibrate`.

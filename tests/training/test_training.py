@@ -244,10 +244,10 @@ def interrupted(monkeypatch, run, *, after):
     """Stop a run in the middle of an update."""
     add = Gradients.add
 
-    def failing(self, batch, update):
+    def failing(self, batch, update, *, scale):
         if update == after:
             raise KeyboardInterrupt
-        return add(self, batch, update)
+        return add(self, batch, update, scale=scale)
 
     monkeypatch.setattr(Gradients, "add", failing)
     with pytest.raises(KeyboardInterrupt):
@@ -293,8 +293,8 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(work, tmp_path, monkeypatch
 def test_a_loss_that_is_no_number_stops_and_saves_the_batch(work, tmp_path, monkeypatch):
     add = Gradients.add
 
-    def spoiled(self, batch, update):
-        figures = add(self, batch, update)
+    def spoiled(self, batch, update, *, scale):
+        figures = add(self, batch, update, scale=scale)
         return figures._replace(total=float("nan")) if update == 4 else figures
 
     monkeypatch.setattr(Gradients, "add", spoiled)
@@ -316,7 +316,7 @@ def test_a_loss_that_is_no_number_stops_and_saves_the_batch(work, tmp_path, monk
     ],
 )
 def test_out_of_memory_says_which_setting_to_change(work, tmp_path, monkeypatch, error, machine, advice):
-    def greedy(self, batch, update):
+    def greedy(self, batch, update, *, scale):
         raise error
 
     monkeypatch.setattr(Gradients, "add", greedy)
