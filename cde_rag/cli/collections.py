@@ -215,7 +215,7 @@ def search(
         searcher = searcher if rerank is None else searcher.reranked(rerank, candidates=top, budget_ms=rerank_budget_ms)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         hits = searcher.search(query, k, **asked) if group_by is None else []
-        grouped = {"group_by": group_by, "group_size": group_size or 3, **asked}
+        grouped: dict[str, Any] = {"group_by": group_by, "group_size": group_size or 3, **asked}
         groups = [] if group_by is None else searcher.search_groups(query, k, **grouped)
         narrowed = offset > 0 or score_threshold is not None
         _say_pending(store, by)
