@@ -128,19 +128,11 @@ class ChromaCollection:
 
     def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:
         """Yield the records of the old or the new collection."""
-        collection, offset = self._known(notes, old=old), 0
-        while True:
-            page = collection.get(limit=PAGE, offset=offset, include=_CONTENT)
-            if not page["ids"]:
-                return
-            yield _rows(page)
-            offset += len(page["ids"])
+        yield from map(_rows, _pages(self._known(notes, old=old), _CONTENT))
 
     def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the records that have a document, with their vectors."""
-        collection, offset = self._live(), 0
-        while (page := collection.get(limit=PAGE, offset=offset, include=[*_CONTENT, "embeddings"]))["ids"]:
-            offset += len(page["ids"])
+        for page in _pages(self._live(), [*_CONTENT, "embeddings"]):
             rows = zip(_rows(page), page["embeddings"], strict=True)
             yield [
                 (Record(row.id, row.text, metadata=row.payload["metadata"] or {}), np.asarray(vector, np.float32))
@@ -343,6 +335,14 @@ def sample_of(collection: Any, random: Random, count: int) -> list[StoredVector]
         return found
 
     return drawn(random, int(collection.count()), count, read)
+
+
+def _pages(collection: Any, include: Sequence[str]) -> Iterator[Any]:
+    """Yield the records of a collection, page by page, with what is included."""
+    offset = 0
+    while (page := collection.get(limit=PAGE, offset=offset, include=include))["ids"]:
+        yield page
+        offset += len(page["ids"])
 
 
 def _rows(page: Mapping[str, Any]) -> list[SourceRow]:

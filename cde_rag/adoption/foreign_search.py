@@ -101,9 +101,7 @@ def _rows(
         length = float(np.linalg.norm(vector.astype(np.float64)))
         if len(vector) != dim or not 0 < length < np.inf:
             continue
-        record = _usable(found) or _usable(
-            replace(found, metadata={})
-        )  # a text without its filters is better than none
+        record = _usable(found) or _usable(replace(found, metadata={}))  # better found without filters than not
         if record is None:
             continue
         written = repr((record.text, record.metadata)).encode() + vector.tobytes()

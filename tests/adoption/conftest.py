@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from applications import APPLICATIONS, Application, stub
+from applications import APPLICATIONS, Application, ChromaApplication, LangChainApplication, stub
 from plain_model import write_transformer
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
@@ -22,5 +22,19 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
 @pytest.fixture(params=APPLICATIONS)
 def application(request: pytest.FixtureRequest, tmp_path: Path, old: ContextualEmbedder) -> Application:
     made = APPLICATIONS[request.param](tmp_path / "data")
+    made.build(old)
+    return made
+
+
+@pytest.fixture
+def chroma(tmp_path: Path, old: ContextualEmbedder) -> ChromaApplication:
+    made = ChromaApplication(tmp_path / "data")
+    made.build(old)
+    return made
+
+
+@pytest.fixture
+def langchain(tmp_path: Path, old: ContextualEmbedder) -> LangChainApplication:
+    made = LangChainApplication(tmp_path / "data")
     made.build(old)
     return made

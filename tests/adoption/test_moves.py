@@ -24,20 +24,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def chroma(tmp_path: Path, old: ContextualEmbedder) -> ChromaApplication:
-    made = ChromaApplication(tmp_path / "data")
-    made.build(old)
-    return made
-
-
-@pytest.fixture
-def langchain(tmp_path: Path, old: ContextualEmbedder) -> LangChainApplication:
-    made = LangChainApplication(tmp_path / "data")
-    made.build(old)
-    return made
-
-
 def moved(application: Application, embedder: ContextualEmbedder) -> None:
     with reembedding(application.target) as move:
         move.switch(embedder)

@@ -34,20 +34,6 @@ def new() -> ContextualEmbedder:
     return stub("new-1", 24)
 
 
-@pytest.fixture
-def chroma(tmp_path: Path, old: ContextualEmbedder) -> ChromaApplication:
-    made = ChromaApplication(tmp_path / "data")
-    made.build(old)
-    return made
-
-
-@pytest.fixture
-def langchain(tmp_path: Path, old: ContextualEmbedder) -> LangChainApplication:
-    made = LangChainApplication(tmp_path / "data")
-    made.build(old)
-    return made
-
-
 def killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
