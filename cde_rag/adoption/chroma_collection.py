@@ -338,7 +338,7 @@ def sample_of(collection: Any, random: Random, count: int) -> list[StoredVector]
 
 
 def _pages(collection: Any, include: Sequence[str]) -> Iterator[Any]:
-    """Yield the records of a collection, page by page, with what is included."""
+    """Yield the records of a collection, page by page, with the parts that are named."""
     offset = 0
     while (page := collection.get(limit=PAGE, offset=offset, include=include))["ids"]:
         yield page

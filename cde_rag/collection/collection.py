@@ -439,12 +439,12 @@ class Collection(ProcessBound):
         if records >= moves_at(self._settings):
             move(self)
             self._settings = self.store.manifest().settings
-        due = self._calibrated(records)
+        due = self._calibrated(records, self._active.last.fingerprint)
         self._until_due = min(due, moves_at(self._settings)) - records
 
-    def _calibrated(self, records: int) -> float:
-        """Calibrate a collection of so many records if that is due; return the number at which it is due again."""
-        due = calibrated_at(self._settings, self._active.last.fingerprint)
+    def _calibrated(self, records: int, fingerprint: str) -> float:
+        """Calibrate so many records in a space if that is due; return the number at which it is due again."""
+        due = calibrated_at(self._settings, fingerprint)
         if records < due:
             return due
         manifest = self.store.manifest()  # another process may have calibrated it
@@ -920,7 +920,7 @@ class Collection(ProcessBound):
         if dry_run:
             return recontextualization.dry_run(*moved, canary=canary, grace_s=grace_s)
         done = recontextualization.recontextualize(*moved, canary=canary, grace_s=grace_s, on_progress=on_progress)
-        self._calibrated(done.documents)
+        self._calibrated(done.documents, done.fingerprint)
         return done
 
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
@@ -933,7 +933,7 @@ class Collection(ProcessBound):
             StoreError: There is none, or another run is in progress.
         """
         done = roll_back(self.store, self.embedder, self.parent_key, on_progress)
-        self._calibrated(done.documents)
+        self._calibrated(done.documents, done.fingerprint)
         return done
 
     @named_keywords
