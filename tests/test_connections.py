@@ -105,7 +105,8 @@ from cde_rag.cli import app, demo_collections
 from cde_rag.models.runtimes import runtime_choice
 
 runtime_choice.SECONDS, runtime_choice.CALLS = 0.01, 1
-demo_collections.MODULES = {"zipfile", "bisect"}
+demo_collections.MODULES, sections = {"zipfile", "bisect"}, demo_collections.readme_sections
+demo_collections.readme_sections = lambda: tuple(part[:9] for part in sections())
 folder, model = Path(sys.argv[1]), sys.argv[2]
 docs, judged = str(folder / "docs.faiss"), str(folder / "judged")
 own = ["--model", model]
@@ -239,6 +240,7 @@ def test_the_watch_sees_what_leaves(watched: Watched) -> None:
                         "libc.connect(s, struct.pack('=HH4s8x', 2, 0x0900, bytes((192, 0, 2, 1))), 16)")  # fmt: skip
 
 
+@pytest.mark.long  # the commands import most of it
 def test_no_import_opens_a_connection(watched: Watched) -> None:
     names = ("langchain_cde", "llama_index.embeddings.cde", "llama_index.vector_stores.cde",
              "haystack_integrations.components.embedders.cde", "haystack_integrations.components.retrievers.cde",

@@ -47,6 +47,7 @@ def test_pool_embeds_as_one_process_does(embedder: ContextualEmbedder, pool: Pro
     assert len(pool.pids()) == 2
 
 
+@pytest.mark.long
 def test_workers_take_devices_in_turn(embedder: ContextualEmbedder, expected: np.ndarray):
     """Two names of the CPU stand for two GPUs; a worker that is killed is replaced on its own device."""
     with ProcessPool(devices=["cpu:0", "cpu"]) as pool:

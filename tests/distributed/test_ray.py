@@ -141,16 +141,17 @@ def test_dataset_becomes_the_collection_of_one_process(one: Collection, model: C
     middle = len(whole[1]) // 2
     shards[1].write_bytes(whole[1][:middle] + bytes([whole[1][middle] ^ 1]) + whole[1][middle + 1 :])
     shutil.rmtree(place)
-    again = index(dataset(some, 3), place, fields=BOOKS, model=model, context_size=64, bucket_rows=64)
+    again = index(dataset(some, 3), place, fields=BOOKS, model=model, context_size=64, bucket_rows=64, workers=1)
     assert (again.reused, again.buckets) == (made.buckets - 2, made.buckets)
     with Collection.open(place, model=model) as found:
         check_equal(found, one)
     # and a third time nothing is left to do
     some[5] = some[5] | {"year": 77}
-    third = index(dataset(some), place, fields=BOOKS, model=model, bucket_rows=64)
+    third = index(dataset(some), place, fields=BOOKS, model=model, bucket_rows=64, workers=1)
     assert (third.report.unchanged, third.report.updated, third.report.replaced) == (399, 1, 0)
 
 
+@pytest.mark.long  # a folder is written above
 def test_workers_write_to_a_server(one: Collection, model: CDEModel, postgres: str, tmp_path: Path):
     base, _, query = postgres.partition("?")
     place = f"{base}/ray{f'?{query}' if query else ''}"
@@ -261,7 +262,7 @@ def test_command(tmp_path: Path):
     lines = tmp_path / "birds.jsonl"
     lines.write_text("".join(f"{json.dumps(row)}\n" for row in rows(150)))
     one, two = tmp_path / "one.faiss", tmp_path / "two.faiss"
-    for place, options in ((one, ["--workers", "1"]), (two, ["--ray", "local"])):
+    for place, options in ((one, ["--workers", "1"]), (two, ["--ray", "local", "--workers", "1"])):
         done = CliRunner().invoke(app, ["index", str(lines), str(place), "--parent-key", "book", *options])
         assert done.exit_code == 0, done.output
         assert "150 passages (150 added" in done.output
@@ -300,16 +301,16 @@ def test_documents_that_are_read_again_replace_their_passages(
         place = f"{base}/replaced_{parent}{f'?{query}' if query else ''}"
     fields = Fields(parent=parent)
 
-    def indexed(*sources: Path) -> AddReport:
+    def indexed(*sources: Path, workers: int = 2) -> AddReport:
         read = read_sources(list(map(str, sources)), fields, max_characters=300, max_line_bytes=2**20, roots=[docs])
-        return index(read, place, fields=fields, model=model, context_size=8, bucket_rows=4).report
+        return index(read, place, fields=fields, model=model, context_size=8, bucket_rows=4, workers=workers).report
 
-    assert indexed(docs).added == 27
+    assert indexed(docs, workers=1).added == 27
     (docs / "a.md").write_text("# a\n\n" + "\n\n".join(sections[:2]))
     report = indexed(docs)
     assert (report.added, report.deleted) == (0, 7)
     (docs / "b.md").write_text("# b\n\n" + "\n\n".join(sections[:4]))
-    assert indexed(docs / "b.md").deleted == 5
+    assert indexed(docs / "b.md", workers=1).deleted == 5
     with Collection.open(place, model=model) as found:
         assert found.count() == 15
         with Collection.create(FaissStore(tmp_path / "one"), found.embedder, parent_key=parent) as one:

@@ -14,6 +14,7 @@ from pages import ROOT  # isort: skip
 EXAMPLES = ROOT / "examples"
 NOTEBOOKS = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 CHATS = ("02_chat_llamaindex", "03_chat_langchain")
+LONG = (*CHATS, "06_train_your_own")  # tutorials and READMEs run chats; tests/training/test_adaptation.py adapts
 HIT_RATES = r"contextual +(\d\.\d\d *){3}\nhybrid +(\d\.\d\d *){3}\nplain +(\d\.\d\d *){3}\nBM25 +(\d\.\d\d *){3}"
 SAID = {  # what each has to print, and how many figures it has to draw
     "01_quickstart": (r"a query moves by 0\.\d+ .* of its ten best hits \d+% stay", 1),
@@ -46,8 +47,8 @@ def executed_in_time(notebooks: Any, name: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-@pytest.mark.parametrize(  # the chatbots differ in their framework; the tutorials and READMEs run each
-    "name", [pytest.param(name, marks=pytest.mark.long) if name == CHATS[0] else name for name in NOTEBOOKS]
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in NOTEBOOKS]
 )
 def test_a_notebook_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("ipykernel", reason="the extra docs is not installed")

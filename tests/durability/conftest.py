@@ -17,10 +17,12 @@ from lives import KINDS, small_parts  # noqa: E402
 from own_postgres import OwnPostgres  # noqa: E402
 
 QUICK = {"hnsw", "edge"}  # kinds of stores that `make test` tries
-LONG_IN_EDGE = {  # test_kills.py and test_failing_disk.py lead the same life in Edge
+LONG_IN_EDGE = {  # test_kills.py leads the same life in Edge
     "test_searches_meanwhile_neither_fail_nor_mix",  # a search waits there for a write: two minutes
     "test_a_weight_that_is_tuned_while_the_collection_moves",
     "test_whatever_the_limit_nothing_is_lost",
+    "test_whatever_step_fails_nothing_is_lost",
+    "test_killed_at_any_step_nothing_is_lost_or_stale_and_it_goes_on",
 }
 SEED = os.environ.get("CDE_TORTURE")
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing

