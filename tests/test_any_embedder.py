@@ -88,7 +88,7 @@ def plain(service: Service) -> ContextualEmbedder:
     return FunctionEmbedder(service, name="words-1", mini_batch_size=4)
 
 
-@pytest.fixture(params=["faiss", "edge", "qdrant"])
+@pytest.fixture(params=["faiss", pytest.param("edge", marks=pytest.mark.long), "qdrant"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "faiss":
         return FaissStore(tmp_path / "papers")

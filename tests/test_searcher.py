@@ -64,7 +64,7 @@ def store_of(kind: str, folder: Path) -> Store:
 KINDS = ("faiss", "qdrant", "edge", "postgres")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["faiss", "qdrant", pytest.param("edge", marks=pytest.mark.long), "postgres"])
 def papers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
     if request.param == "postgres":
         store: Store = PgVectorStore(request.getfixturevalue("postgres"), "searched")

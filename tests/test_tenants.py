@@ -48,7 +48,7 @@ def stores(kind: str, folder: Path) -> Callable[[], TenantStores]:
     return lambda: FolderTenants(folder / "papers", FaissStore if kind == "faiss" else QdrantEdgeStore)
 
 
-@pytest.fixture(params=["faiss", "qdrant", "edge"])
+@pytest.fixture(params=["faiss", "qdrant", pytest.param("edge", marks=pytest.mark.long)])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], TenantStores]:
     return stores(request.param, tmp_path)
 

@@ -73,6 +73,7 @@ def test_equal_sides_gain_nothing() -> None:
     assert not choice.is_sure
 
 
+@pytest.mark.long  # hundreds of drawings
 def test_noise_is_rarely_a_sure_gain() -> None:
     """The default is the best weight here: others gain on the queries that chose them, by chance."""
     found = [chosen(60, 0.5, 0.25, seed=seed) for seed in range(40)]

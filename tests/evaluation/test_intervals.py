@@ -112,6 +112,7 @@ def test_covers_dependent_queries_only_with_their_blocks() -> None:
     assert coverage(without, truth=0.2, which="queries") <= 0.8
 
 
+@pytest.mark.long  # thousands of drawings
 def test_unseen_corpora_are_covered_by_drawing_sets_alone() -> None:
     def make(rng: np.random.Generator) -> list[PairedQueries]:
         return [paired(rng.normal(effect, 0.5, 20)) for effect in rng.normal(0.3, 0.5, 12)]

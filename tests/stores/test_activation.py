@@ -18,7 +18,7 @@ from cde_rag.stores.store import Store
 ROWS = [row("a"), row("b"), row("c")]
 
 
-@pytest.fixture(params=["faiss", "qdrant", "edge"])
+@pytest.fixture(params=["faiss", "qdrant", pytest.param("edge", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     client = QdrantClient(":memory:")
     return {

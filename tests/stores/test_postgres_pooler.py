@@ -35,16 +35,13 @@ def pooled(postgres: str) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.long  # the contract of test_postgres.py once more; what a pooler changes follows below
 class TestPgVectorBehindATransactionPooler(StoreContract):
     word_scores = staticmethod(table_scores)
 
     @pytest.fixture
     def new_place(self, pooled: str) -> Callable[[], Opener]:
         return lambda: functools.partial(PgVectorStore, pooled, name())
-
-    @pytest.mark.long  # the life of test_postgres.py once more
-    def test_life(self, new_place: Callable[[], Opener]) -> None:
-        super().test_life(new_place)
 
 
 @pytest.mark.long

@@ -45,18 +45,20 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.long  # minutes, in an engine that writes to disk; the same code runs in memory in test_qdrant.py
 class TestQdrantEdge(StoreContract):
     @pytest.fixture
     def new_place(self, scratch: Path) -> Callable[[], Opener]:
-        numbers = itertools.count()
-        return lambda: opener(scratch / f"{next(numbers)}.qdrant")
+        return new_places(scratch)
 
-    @pytest.mark.long  # a minute: each call reopens the engine
-    def test_life(self, new_place: Callable[[], Opener]) -> None:
-        super().test_life(new_place)
 
-    def test_short_lives(self, new_place: Callable[[], Opener]) -> None:
-        self.lead(new_place, lives=6)
+def new_places(scratch: Path) -> Callable[[], Opener]:
+    numbers = itertools.count()
+    return lambda: opener(scratch / f"{next(numbers)}.qdrant")
+
+
+def test_short_lives(scratch: Path) -> None:
+    StoreContract.lead(new_places(scratch), lives=6)
 
 
 # Kills

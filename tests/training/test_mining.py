@@ -17,7 +17,7 @@ from cde_rag_training.data.pairs import Pair
 from cde_rag_training.data.reading import PairReader
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.integers(1, 6),
     st.integers(0, 20),

@@ -29,7 +29,7 @@ from cde_rag_training.networks.interpolation import interpolate_models
 from cde_rag_training.networks.start import BERT_LAYER, bert_tokenizer, from_bert, load_start, start_tokenizer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of sentence-transformers
 def test_start_is_minilm(shared_data):
     import sentence_transformers
