@@ -11,6 +11,7 @@ from cde_rag._validation import check_positive
 _STEP: Final = (
     8  # tokens: a third of the shapes, which takes less time than is lost by padding (lab/benchmarks/flat_memory.py)
 )
+TOKENS_AT_ONCE: Final = 2048  # where the memory of the largest batch is kept (lab/benchmarks/tokens_at_once.py)
 _PASS_TOKENS: Final = 64  # a forward pass takes as long as that many tokens more (MiniLM's size, OpenVINO, two cores)
 
 
@@ -27,11 +28,25 @@ def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def tight_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield positions as `length_buckets`, cut in parts where that saves more padding than a forward pass costs."""
+def tight_buckets(lengths: Sequence[int], size: int, tokens: int | None = None) -> Iterator[list[int]]:
+    """Yield positions as `length_buckets`, cut in parts where that saves more padding than a forward pass costs.
+
+    Args:
+        lengths: Tokens of each text.
+        size: Maximum texts of a bucket.
+        tokens: Maximum tokens of a bucket, padding included; one text alone may have more. None: no limit.
+    """
     each = np.asarray(lengths)
     for bucket in length_buckets(lengths, size):
-        yield from _without_padding(np.array(bucket), each)
+        for part in _without_padding(np.array(bucket), each):
+            yield from [part] if tokens is None else _even_parts(part, max(tokens // max(lengths[part[0]], 1), 1))
+
+
+def _even_parts(bucket: list[int], most: int) -> Iterator[list[int]]:
+    """Yield a bucket in as few parts of at most so many texts as there can be, of about the same size."""
+    parts = -(-len(bucket) // most)
+    for part in range(parts):
+        yield bucket[part * len(bucket) // parts : (part + 1) * len(bucket) // parts]
 
 
 def _without_padding(bucket: Int64[np.ndarray, " bucket"], lengths: Int64[np.ndarray, " texts"]) -> Iterator[list[int]]:

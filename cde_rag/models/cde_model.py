@@ -248,7 +248,7 @@ class CDEModel(Model):
         vectors = np.empty((len(texts), self.identity.context_dim), dtype=np.float32)
         tokenized = self.tokenizer(texts, self.config.first_stage_max_length, prefix=self._prefixes[DOCUMENT])
         rows = [tokens.ids for tokens in tokenized]
-        for bucket in tight_buckets([len(row) for row in rows], mini_batch_size):
+        for bucket in tight_buckets([len(row) for row in rows], mini_batch_size, self.stages.tokens_at_once):
             vectors[bucket] = self.stages.read([rows[position] for position in bucket])
         return vectors
 

@@ -113,7 +113,7 @@ class TokenBatches:
         starts = [row for row, (place, _) in enumerate(block) if row == 0 or place != block[row - 1][0]]
         lengths, begun = [len(row.ids) for _, row in block], set(starts)
         found = np.empty((len(block), self._model.dim), dtype=np.float32)
-        for bucket in tight_buckets(lengths, self._size):
+        for bucket in tight_buckets(lengths, self._size, self._model.stages.tokens_at_once):
             siblings = (None, None) if given is None else given.padded([block[row][0] for row in bucket])
             batch = _TokenBatch([block[row][1].ids for row in bucket], *siblings)
             yield batch

@@ -28,6 +28,15 @@ def test_a_cut_saves_more_than_a_pass_costs(lengths: list[int]) -> None:
     assert computed + 64 * (len(buckets) - len(uncut)) <= sum(len(part) * int(part[0]) for part in uncut)
 
 
+@given(LENGTHS, st.integers(1, 40), st.integers(1, 2_000))
+def test_a_bucket_of_several_texts_has_at_most_so_many_tokens(lengths: list[int], size: int, tokens: int) -> None:
+    buckets = list(tight_buckets(lengths, size, tokens))
+    assert [place for bucket in buckets for place in bucket] == [
+        place for bucket in tight_buckets(lengths, size) for place in bucket
+    ]
+    assert all(len(bucket) * lengths[bucket[0]] <= tokens for bucket in buckets if len(bucket) > 1)
+
+
 def test_short_texts_are_not_padded_to_a_long_one() -> None:
     assert list(tight_buckets([8] * 15 + [256] + [9] * 16, 32)) == [[15], [*range(16, 32), *range(15)]]
 

@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.models.batching import TOKENS_AT_ONCE, tight_buckets
 from cde_rag.models.cross_encoder.config import Classifier, PairEncoder, PairTokens
 from cde_rag.models.one_way.graph import TEXT, Graph, State
-from cde_rag.models.plain.graph_runner import bounded_buckets, embedded_tokens
+from cde_rag.models.plain.graph_runner import embedded_tokens
 from cde_rag.models.runtimes.engines import CompiledGraph, CompiledGraphs
 from cde_rag.models.runtimes.graph_cache import kept_graph
 from cde_rag.models.runtimes.threads import batch_threads
@@ -55,7 +56,7 @@ class GraphCrossEncoder:
         """Score pairs of a query and a text; higher is better."""
         rows = self._model.pairs(pairs)
         scores = np.empty(len(rows), dtype=np.float32)
-        for bucket in bounded_buckets([len(row.ids) for row in rows], BATCH, self._model.encoder.sizes.heads):
+        for bucket in tight_buckets([len(row.ids) for row in rows], BATCH, TOKENS_AT_ONCE):
             scores[bucket] = self._logits([rows[place] for place in bucket])
         if self._model.activation == "sigmoid":
             return 1 / (1 + np.exp(-scores.clip(-80)))  # the exponential of more than 88 is infinite

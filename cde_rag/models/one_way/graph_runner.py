@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Shaped
 
 from cde_rag.errors import ModelError
+from cde_rag.models.batching import TOKENS_AT_ONCE
 from cde_rag.models.files.mapped_tensors import MappedTensors
 from cde_rag.models.files.model_files import (
     TOKENIZER,
@@ -140,6 +141,7 @@ class GraphRunner:
         self._compiled = CompiledGraphs(runtime, dtype)
         self.runtime, self.device, self.dtype = runtime, "cpu", dtype
         self.threads = batch_threads()
+        self.tokens_at_once: int | None = TOKENS_AT_ONCE
         self.config = stored.config
         self.stored = stored
         self._context_path = stored.context_path()

@@ -1,6 +1,6 @@
 """Sentence-transformers models run as an ONNX graph by OpenVINO or ONNX Runtime, without torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, cast
 
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64, Shaped
 from tqdm import tqdm
 
-from cde_rag.models.batching import padded, tight_buckets
+from cde_rag.models.batching import TOKENS_AT_ONCE, padded, tight_buckets
 from cde_rag.models.files.word_embeddings import WordEmbeddings
 from cde_rag.models.one_way.graph import TEXT
 from cde_rag.models.plain.bert import POSITIONS, BertEncoder
@@ -21,7 +21,6 @@ from cde_rag.models.runtimes.graph_cache import kept_graph
 from cde_rag.models.runtimes.threads import batch_threads
 
 WHOLE: Final = 2**20  # tokens of a text that is not cut
-_SCORES: Final = 2**27  # attention scores of a layer at once: half a gigabyte
 
 
 class GraphTextModel:
@@ -85,7 +84,7 @@ class GraphTextModel:
         rows = [cast("list[int]", text.content) for text in texts]
         vectors = np.empty((len(rows), self.dim), dtype=np.float32)
         with tqdm(total=len(rows), unit="text", disable=not progress) as bar:
-            for bucket in bounded_buckets([len(row) for row in rows], batch_size, self._model.encoder.sizes.heads):
+            for bucket in tight_buckets([len(row) for row in rows], batch_size, TOKENS_AT_ONCE):
                 vectors[bucket] = graph.run(self._inputs([rows[place] for place in bucket]))
                 bar.update(len(bucket))
         return vectors
@@ -100,14 +99,6 @@ class GraphTextModel:
     def _graph(self, threads: int) -> CompiledGraph:
         build = partial(text_graph, self._model)
         return self._compiled.get(self._stage, threads, lambda: kept_graph(self._digest, self._stage, build))
-
-
-def bounded_buckets(lengths: Sequence[int], size: int, heads: int) -> Iterator[list[int]]:
-    """Yield positions as `tight_buckets`, of long texts fewer at once, whose attention would fill the memory."""
-    for bucket in tight_buckets(lengths, size):
-        step = max(_SCORES // (heads * lengths[bucket[0]] ** 2), 1)
-        for start in range(0, len(bucket), step):
-            yield bucket[start : start + step]
 
 
 def embedded_tokens(

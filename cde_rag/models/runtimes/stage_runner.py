@@ -21,12 +21,14 @@ class StageRunner(Protocol):
         device: Such as "cpu" or "cuda".
         dtype: Dtype of the second stage's layers.
         threads: CPU threads of a batch, at least 1; a single query takes one.
+        tokens_at_once: Maximum tokens of a batch, padding included, where one text alone may have more; None: no limit.
     """
 
     runtime: str
     device: str
     dtype: str
     threads: int
+    tokens_at_once: int | None
 
     @property
     def config(self) -> "AnyConfig":

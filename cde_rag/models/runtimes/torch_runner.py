@@ -37,6 +37,7 @@ class TorchRunner:
         self.runtime = "torch"
         self.device, self.dtype = device, dtype
         self.threads = batch_threads()
+        self.tokens_at_once: int | None = None
         self.config = network.config
         self.network = network.to(device)
         self.network.set_dtype(DTYPES[dtype])

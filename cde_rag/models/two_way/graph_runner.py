@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Bool, Float32, Int
 
-from cde_rag.models.batching import padded
+from cde_rag.models.batching import TOKENS_AT_ONCE, padded
 from cde_rag.models.model import QUERY
 from cde_rag.models.runtimes.engines import CompiledGraph, CompiledGraphs, Inputs
 from cde_rag.models.runtimes.graph_cache import kept_graph
@@ -62,6 +62,7 @@ class TwoWayGraphRunner:
         self._compiled = CompiledGraphs(runtime, dtype)
         self.runtime, self.device, self.dtype = runtime, "cpu", dtype
         self.threads = batch_threads()
+        self.tokens_at_once: int | None = TOKENS_AT_ONCE
         self.config = files.config
         self._files = files
         self._prefix_end = files.tokenizer.first_id(PREFIX_END)
