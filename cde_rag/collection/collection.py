@@ -992,7 +992,8 @@ class Collection(ProcessBound):
 
         Raises:
             ContextMismatchError: The collection was moved to another context meanwhile.
-            StoreError: The file exists or cannot be written, or its folder is a collection's.
+            StoreError: The file exists or cannot be written, its folder is a collection's, or its suffix is that of
+                another format than Parquet.
         """
         return export_collection(self.store, path, on_progress=on_progress)
 
