@@ -224,7 +224,7 @@ def fill(
     if truncated:
         warn_user(
             f"{truncated} of {done} embedded records exceed the model's limit of "
-            f"{active.last.context.identity.max_length} tokens and were truncated. Split long documents.",
+            f"{active.last.context.identity.limit} and were truncated. Split long documents.",
             TruncationWarning,
         )
     if faults:

@@ -186,7 +186,7 @@ class TorchTextModel:
         """Cut texts well beyond the token limit, and count their tokens."""
         limit = self.max_length
         if not limit:
-            return [ReadText(text, 0) for text in texts]
+            return [ReadText(text, 0, is_cut) for text, is_cut in zip(texts, self._cut(texts, prefix), strict=True)]
         shown = [beginning(text, CHARACTERS_A_TOKEN * limit) for text in texts]
         lengths = self.lengths(shown, prefix)
         for place, text in enumerate(texts):
@@ -194,6 +194,14 @@ class TorchTextModel:
                 shown[place] = text
                 (lengths[place],) = self.lengths([text], prefix)
         return [ReadText(text, length) for text, length in zip(shown, lengths, strict=True)]
+
+    def _cut(self, texts: Sequence[str], prefix: str) -> list[bool]:
+        """Return True for each text that a tokenizer of static vectors cuts by its own file."""
+        tokenizer = self.model.tokenizer
+        if not isinstance(tokenizer, Tokenizer) or tokenizer.truncation is None:
+            return [False] * len(texts)
+        encodings = tokenizer.encode_batch_fast([prefix + text for text in texts], add_special_tokens=False)
+        return [bool(encoding.overflowing) for encoding in encodings]
 
     def reach(self, text: str, tokens: int) -> int:
         """Return the number of characters of a text that its first tokens take, special tokens apart."""
