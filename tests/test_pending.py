@@ -16,7 +16,7 @@ from test_collection import StubEmbedder, contents, passages, small_chunks
 
 from cde_rag.collection.collection import Collection, _is_later
 from cde_rag.context.context import Context
-from cde_rag.errors import CorpusError, PendingVectorsWarning, ServiceError, StoreError, TruncationWarning
+from cde_rag.errors import CDEWarning, CorpusError, PendingVectorsWarning, ServiceError, StoreError, TruncationWarning
 from cde_rag.indexing import pending
 from cde_rag.indexing.pending import EmbedReport
 from cde_rag.indexing.upsert import AddReport
@@ -319,23 +319,32 @@ def test_an_outage_ends_a_fill_at_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_move_makes_all_other_vectors_before_it_names_what_the_model_cannot_read(
+def test_a_move_leaves_waiting_what_waits_and_the_model_refuses(
     tmp_path: Path, refusal: Exception | None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(Picky, "refusal", refusal)
     with made(tmp_path / "moved", Picky(), parent_key=None) as picky:
         picky.add_records(birds_of(9))
         picky.add(["a zzz heron", "a late swift"], ids=["bad", "late"], embed="later")
-        for move in (lambda: picky.recontextualize(embedder=Picky(("c", "d"))), picky.rollback):
-            with pytest.raises(
-                CorpusError, match=r"1 records that wait still, such as 'bad': Text .*same call goes on"
-            ):
-                move()
-            picky.delete(["bad"])
-            move()
-            assert (picky.pending, picky.verify(), picky.count()) == (0, [], 10)
-            picky.add(["a zzz heron"], ids=["bad"], embed="later")
-        assert picky.store.manifest().generation == 1
+        for move, generation in ((lambda: picky.recontextualize(embedder=Picky(("c", "d"))), 2), (picky.rollback, 1)):
+            with pytest.warns(CDEWarning, match="found 1 records that wait still, such as 'bad': Text .*has no word"):
+                assert move().generation == generation
+            assert [row.record.id for row in picky.store.pending()] == ["bad"]
+            assert (picky.verify(), picky.store.manifest().may_wait) == ([], True)
+        picky.delete(["bad"])
+        assert picky.embed_pending() == EmbedReport(0, 0, 0)
+
+
+def test_a_move_that_would_lose_vectors_makes_all_others_first(tmp_path: Path):
+    with made(tmp_path / "moved") as birds:
+        birds.add(["a zzz heron", "a swift"], ids=["bad", "good"])
+        with pytest.raises(CorpusError, match=r"1 records that wait still, such as 'bad': .*the same call goes on"):
+            birds.recontextualize(embedder=(picky := Picky(("c", "d"))))
+        assert (birds.store.manifest().generation, birds.pending) == (1, 0)
+        birds.delete(["bad"])
+        calls = picky.calls
+        assert birds.recontextualize(embedder=picky).generation == 2
+        assert picky.calls == calls
 
 
 def test_an_answer_comes_though_the_model_fails(tmp_path: Path):

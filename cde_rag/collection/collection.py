@@ -905,8 +905,8 @@ class Collection(ProcessBound):
                 canary switches to it.
             ContextError: The model expects another number of context documents.
             CorpusError: The collection is empty, so that there is nothing to sample; a canary's query has no document
-                in it; or the model refuses records, with an id: all others have their vectors, and the same call goes
-                on when these are changed or deleted.
+                in it; or the new model refuses records that have vectors, with an id: all others have their new ones,
+                and the same call goes on. Those that wait for their vectors go on waiting, with a warning.
             ModelError: The collection has a parent key and the new model reads no siblings; or the collection's own
                 model is plain, and none is given that reads a context.
             StoreError: Another run is in progress, the store cannot be written, or the new vectors would have another
@@ -932,7 +932,7 @@ class Collection(ProcessBound):
 
         Raises:
             ContextMismatchError: It was made by another model, which cannot be found under its name.
-            CorpusError: Its model refuses records, with an id; as of `recontextualize`.
+            CorpusError: Its model refuses records that have vectors, with an id; as of `recontextualize`.
             StoreError: There is none, or another run is in progress.
         """
         done = roll_back(self.store, self.embedder, self.parent_key, on_progress)

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import bound
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import StoreError
+from cde_rag.errors import CDEWarning, StoreError, warn_user
 from cde_rag.indexing.pending import embed_readable, unchanged, unread_error
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
@@ -57,7 +57,7 @@ def roll_back(
 
     Raises:
         ContextMismatchError: The generation before was made by another model, which cannot be found under its name.
-        CorpusError: Records that its model refuses; all others have their vectors, and the same call goes on.
+        CorpusError: As of `complete`; the same call goes on.
         StoreError: There is no generation before the active one, or another run is in progress.
     """
     started = time.monotonic()
@@ -86,7 +86,8 @@ def complete(
         check: Called when it is about to be activated; raises where it must not be.
 
     Raises:
-        CorpusError: Records that the model refuses; all others have their vectors in the generation.
+        CorpusError: Records that the model refuses, and that have a vector in the active generation; all others have
+            theirs in the new one.
         StoreError: The store cannot be written.
     """
     started = time.monotonic()
@@ -103,17 +104,19 @@ def complete(
                 if on_progress is not None:
                     done = before + embedded
                     on_progress(Progress(done, max(total, done), time.monotonic() - started, before))
-            embedding.check_read()
+            waiting = embedding.refused()
             check()
             try:
-                embedded += store.activate(number, last=embedding.embed_rows)
+                embedded += store.activate(number, last=embedding.embed_rows, waiting=waiting.keys())
                 break
             except StoreError:
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
                     raise  # also where it is active, and only the answer was lost
                 missing = 1  # rows are written before the next try, so that an error of writing is raised there
-        if may_wait:  # now all records have their vectors
+        if may_wait:  # now all records have their vectors, but for those that are refused
             store.settle()
+        if waiting:
+            warn_user(str(unread_error(waiting, rest="All others have their vectors.")), CDEWarning)
         note({"documents": embedded})
         return embedded
 
@@ -156,7 +159,7 @@ class _RowEmbedder:
     def write(self, number: int, rows: Sequence[tuple[Row, Passage]]) -> int:
         """Embed rows, and write the vectors of those that are as they were read; return their number.
 
-        Rows that the model refuses are left out; see `check_read`.
+        Rows that the model refuses are left out; see `refused`.
         """
         tried = [each for each in rows if each[0].record.id not in self._faults]
         read, made, unread = embed_readable(tried, self._embedder) if tried else ([], None, {})
@@ -174,15 +177,17 @@ class _RowEmbedder:
 
         return self._store.write(write_same)
 
-    def check_read(self) -> None:
-        """Refuse to go on without rows that the model refuses: in the new space no search by vectors would find them.
+    def refused(self) -> dict[str, Exception]:
+        """Return the errors of rows that the model refuses, and that wait for a vector in the active generation, too.
 
         Raises:
-            CorpusError: There are some; with an id and the reason.
+            CorpusError: It refuses some that have one there: after the move no search by vectors would find them.
         """
-        if self._faults:
+        rows = self._store.get(list(self._faults)) if self._faults else []
+        if lost := {row.record.id: self._faults[row.record.id] for row in rows if row.digest}:
             rest = "All others have their vectors in the new space, which is not active yet; the same call goes on."
-            raise unread_error(self._faults, rest=rest) from next(iter(self._faults.values()))
+            raise unread_error(lost, rest=rest) from next(iter(lost.values()))
+        return {row.record.id: self._faults[row.record.id] for row in rows}
 
     def embed_rows(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Return digests and vectors of rows whose siblings are not read yet, for `Store.activate`."""
