@@ -198,7 +198,7 @@ class TorchTextModel:
     def _cut(self, texts: Sequence[str], prefix: str) -> list[bool]:
         """Return True for each text that a tokenizer of static vectors cuts by its own file."""
         tokenizer = self.model.tokenizer
-        if not isinstance(tokenizer, Tokenizer) or tokenizer.truncation is None:
+        if not isinstance(tokenizer, Tokenizer) or cast(Any, tokenizer).truncation is None:
             return [False] * len(texts)
         encodings = tokenizer.encode_batch_fast([prefix + text for text in texts], add_special_tokens=False)
         return [bool(encoding.overflowing) for encoding in encodings]
