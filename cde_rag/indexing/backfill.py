@@ -95,6 +95,7 @@ def complete(
         lambda state: (_vectors(state, number), state.count(), state.manifest().may_wait)
     )
     embedding, embedded, missing = _RowEmbedder(store, embedder, parent_key), 0, total - before
+    waiting = dict[str, Exception]()
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
         for last_try in (False,) * (ACTIVATIONS - 1) + (True,):

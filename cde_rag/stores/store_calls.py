@@ -395,8 +395,9 @@ class StoreCalls(ProcessBound):
         def write(session: Session) -> int:
             self._own(session, generation)
             made = 0
-            for rows in _unfilled(session, generation, waiting) if last is not None else ():
-                made += self._fill(session, generation, rows, *last(rows))
+            if last is not None:
+                for rows in _unfilled(session, generation, waiting):
+                    made += self._fill(session, generation, rows, *last(rows))
             missing = next(_unfilled(session, generation, waiting), None)  # counts may hide one behind a stray vector
             if missing is not None:
                 count, there = session.count(None), session.count_vectors(generation)
