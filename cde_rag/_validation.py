@@ -4,7 +4,8 @@ import functools
 import hashlib
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Final, ParamSpec, SupportsIndex, TypeVar, cast
@@ -28,6 +29,7 @@ _MEANT: Final = (  # words for one thing, ours first or LangChain's
     ("diversity", "lambda_mult"),
     ("candidates", "fetch_k", "prefetch_k", "num_candidates"),
 )
+_EXPECTED: Final = re.compile(r"^\w+ should ")  # begins pydantic's messages, with the kind of the value
 _NEAR: Final = 0.8  # similarity of a misspelt name, from 0 to 1
 
 Arguments = ParamSpec("Arguments")
@@ -209,6 +211,24 @@ def unknown_keyword(function: str, name: str, known: Iterable[str], remedy: str 
     if (meant := meant_by(name, known) or next(iter(near), None)) is not None:
         return TypeError(f"{function} has no argument {name!r}: write {meant}=… for it.")
     return TypeError(f"{function} has no argument {name!r}: it takes {', '.join(known)}. {remedy}".rstrip())
+
+
+def wrong_argument(function: str, problem: Mapping[str, Any], known: Iterable[str]) -> TypeError:
+    """Return the error of an argument that pydantic refuses.
+
+    Args:
+        function: Name of the called function or class.
+        problem: One of the `errors()` of pydantic's ValidationError.
+        known: Arguments that the function takes.
+    """
+    name = ".".join(map(str, problem["loc"])) or "its arguments"
+    if problem["type"] == "extra_forbidden":
+        return unknown_keyword(function, name, known)
+    if problem["type"] == "missing":
+        return TypeError(f"{function} needs the argument {name!r}. Give it.")
+    expected, count = _EXPECTED.subn(f"{name} has to ", str(problem["msg"]).partition(" after validation")[0])
+    said = expected if count else f"{name}: {expected.removeprefix('Value error, ').rstrip('.')}"
+    return TypeError(f"{function}: {said}, found {problem['input']!r:.80}.")
 
 
 def _named(function: Callable[Arguments, Result], remedy: str) -> Callable[Arguments, Result]:

@@ -8,6 +8,7 @@ Their classes:
     │   ├── ContextMismatchError     vectors and embedder in different vector spaces
     │   └── ContextFormatError       an unreadable, damaged or newer context file
     ├── ModelError                   weights, config or tokenizer that cannot be loaded
+    │   └── ServiceError             a model outside this library, of an API or a function, that gives no usable answer
     ├── StoreError                   a store that is missing, damaged, locked or not writable
     │   ├── StoreFormatError         damaged or newer files
     │   ├── TextIndexError           a search by BM25 of a store that was made without a text index
@@ -96,6 +97,10 @@ class ContextFormatError(ContextError):
 
 class ModelError(CDEError):
     """Weights, config or tokenizer that cannot be loaded."""
+
+
+class ServiceError(ModelError):
+    """A model outside this library, of an API or a user's function, that gives no usable answer."""
 
 
 class StoreError(CDEError):

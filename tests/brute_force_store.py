@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -137,7 +138,9 @@ class BruteForceStore(Store, StoreState):
     ) -> int:
         raise NotImplementedError
 
-    def activate(self, generation: int, *, last: Completion | None = None) -> int:
+    def activate(
+        self, generation: int, *, last: Completion | None = None, waiting: AbstractSet[str] = frozenset()
+    ) -> int:
         raise NotImplementedError
 
     def drop(self, generation: int) -> None:

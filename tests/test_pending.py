@@ -16,7 +16,7 @@ from test_collection import StubEmbedder, contents, passages, small_chunks
 
 from cde_rag.collection.collection import Collection, _is_later
 from cde_rag.context.context import Context
-from cde_rag.errors import CorpusError, PendingVectorsWarning, StoreError, TruncationWarning
+from cde_rag.errors import CDEWarning, CorpusError, PendingVectorsWarning, ServiceError, StoreError, TruncationWarning
 from cde_rag.indexing import pending
 from cde_rag.indexing.pending import EmbedReport
 from cde_rag.indexing.upsert import AddReport
@@ -262,19 +262,36 @@ def test_a_batch_shares_the_budget_among_its_queries(birds: Collection):
 
 
 class Picky(Stub):
-    """One that cannot read a word, as a model of static vectors, and fails where it is `down`."""
+    """One that cannot read a word, as a model of static vectors, and fails where it is `down`.
+
+    Attributes:
+        refusal: Its error, as of a model of ours, a user's function or an API.
+        calls: How often it was called.
+    """
 
     down = False
+    refusal: Exception | None = None
+    calls = 0
 
     def embed_passages(self, texts: Any, siblings: Any, *, progress: bool = False) -> Any:
+        self.calls += 1
         if self.down:
             raise ConnectionError("The API is down.")
+        if self.refusal is not None and any("zzz" in text for text in texts):
+            raise self.refusal
         if bad := [place for place, text in enumerate(texts) if "zzz" in text]:
             raise CorpusError(f"Text {bad[0]} has no word that the model knows.")
         return super().embed_passages(texts, siblings, progress=progress)
 
 
-def test_texts_that_the_model_cannot_read_stop_no_fill_and_no_search(tmp_path: Path):
+REFUSALS = (None, ValueError("Text has no word: 400"), ServiceError("Text has no word: status 400"))
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_texts_that_the_model_cannot_read_stop_no_fill_and_no_search(
+    tmp_path: Path, refusal: Exception | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Picky, "refusal", refusal)
     texts = [f"heron {n}" for n in range(40)]
     texts[3] = texts[17] = "heron zzz"
     with made(tmp_path / "picky", Picky()) as picky:
@@ -285,11 +302,49 @@ def test_texts_that_the_model_cannot_read_stop_no_fill_and_no_search(tmp_path: P
             assert len(picky.search("heron", k=40)) == 40  # it is not tried again
     with made(tmp_path / "filled", Picky()) as picky, mock.patch.object(pending, "_ROWS_AT_ONCE", 4):
         picky.add(texts, ids=[str(n) for n in range(40)], embed="later")
-        with pytest.raises(CorpusError, match=r"found 2 records that wait still, such as '3': Text 0 has no word"):
+        with pytest.raises(CorpusError, match=r"found 2 records that wait still, such as '3': Text .*has no word"):
             picky.embed_pending()
         assert {row.record.id for row in picky.store.pending()} == {"3", "17"}
         picky.delete(["3", "17"])
         assert picky.embed_pending() == EmbedReport(0, 0, 0)
+
+
+def test_an_outage_ends_a_fill_at_once(tmp_path: Path):
+    with made(tmp_path / "down", Picky()) as picky:
+        picky.add([f"heron {n}" for n in range(40)], embed="later")
+        picky.embedder.down = True
+        with pytest.raises(ConnectionError, match="The API is down"):
+            picky.embed_pending()
+        assert (picky.embedder.calls, picky.pending) == (2, 40)  # its texts, and one of ours
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_move_leaves_waiting_what_waits_and_the_model_refuses(
+    tmp_path: Path, refusal: Exception | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Picky, "refusal", refusal)
+    with made(tmp_path / "moved", Picky(), parent_key=None) as picky:
+        picky.add_records(birds_of(9))
+        picky.add(["a zzz heron", "a late swift"], ids=["bad", "late"], embed="later")
+        for move, generation in ((lambda: picky.recontextualize(embedder=Picky(("c", "d"))), 2), (picky.rollback, 1)):
+            with pytest.warns(CDEWarning, match="found 1 records that wait still, such as 'bad': Text .*has no word"):
+                assert move().generation == generation
+            assert [row.record.id for row in picky.store.pending()] == ["bad"]
+            assert (picky.verify(), picky.store.manifest().may_wait) == ([], True)
+        picky.delete(["bad"])
+        assert picky.embed_pending() == EmbedReport(0, 0, 0)
+
+
+def test_a_move_that_would_lose_vectors_makes_all_others_first(tmp_path: Path):
+    with made(tmp_path / "moved") as birds:
+        birds.add(["a zzz heron", "a swift"], ids=["bad", "good"])
+        with pytest.raises(CorpusError, match=r"1 records that wait still, such as 'bad': .*the same call goes on"):
+            birds.recontextualize(embedder=(picky := Picky(("c", "d"))))
+        assert (birds.store.manifest().generation, birds.pending) == (1, 0)
+        birds.delete(["bad"])
+        calls = picky.calls
+        assert birds.recontextualize(embedder=picky).generation == 2
+        assert picky.calls == calls
 
 
 def test_an_answer_comes_though_the_model_fails(tmp_path: Path):

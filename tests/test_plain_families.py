@@ -25,10 +25,11 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from tiny import WORDS
+from tokenizers import Tokenizer
 
 from cde_rag import CDEModel, Collection, EmbedderOptions, PlainEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.errors import CDEWarning, ModelError
+from cde_rag.errors import CDEWarning, ModelError, TruncationWarning
 from cde_rag.models.plain.checkpoint import ModelFiles
 from cde_rag.models.plain.config import TextEncoder
 from cde_rag.models.plain.prompts import prefixes_of
@@ -186,11 +187,21 @@ def test_static_tables_take_numpy(tmp_path: Path, kind: str) -> None:
     if kind == "model2vec":
         model2vec(folder)
     if kind == "truncated":
-        cut = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
-        tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"truncation": cut}))
+        limit = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
+        tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"truncation": limit}))
     some = [text for text in texts(200) if set(text) & set("abcdefghilmnoprst")]
     plain = assert_those_of_sentence_transformers(folder, "numpy", some)
     assert plain.context.identity.max_length == 0
+    tokens = Tokenizer.from_file(str(tokenizer))
+    tokens.no_truncation()
+    prefix = plain.context.identity.prefixes["document"]
+    cut = [kind == "truncated" and len(tokens.encode(prefix + text, add_special_tokens=False).ids) > 6 for text in some]
+    assert any(cut) == (kind == "truncated")
+    assert plain.embed_passages(some, None).truncated.tolist() == cut
+    if kind == "truncated":
+        said = f"{sum(cut)} of {len(some)} texts exceed the limit of tokens in the tokenizer's file"
+        with pytest.warns(TruncationWarning, match=said):
+            plain.embed_documents(some)
     assert PlainEmbedder(folder).runtime == "numpy"
     assert plain.count_tokens(some) == PlainEmbedder(folder, options=options("torch")).count_tokens(some)
     for refused in ("openvino", "onnx"):

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_model import PROMPTS, write_static, write_transformer
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from tiny import WORDS
 from xlm_roberta import SETTINGS, write_tokenizer
@@ -301,6 +302,23 @@ def test_weights_that_are_written_while_they_are_read(folders: dict[str, Path], 
     (copy / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match="written while it was read"):
         text_graph(encoder)
+
+
+def test_weights_that_the_files_lack_are_named(tmp_path: Path) -> None:
+    """Transformers draws them at random, differently in each process; a pooler, which nothing reads, may lack."""
+    in_torch = EmbedderOptions(runtime="torch")
+    folder = write_transformer(tmp_path / "encoder")
+    tensors = load_file(folder / "model.safetensors")
+    left = {name: tensor for name, tensor in tensors.items() if not name.startswith("pooler.")}
+    save_file(left, folder / "model.safetensors", {"format": "pt"})
+    expected = PlainEmbedder(folder, options=in_torch).embed_documents(["river bank"])
+    save_file({f"bert.{name}": tensor for name, tensor in left.items()}, folder / "model.safetensors", {"format": "pt"})
+    found = PlainEmbedder(folder, options=in_torch).embed_documents(["river bank"])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    del left["encoder.layer.1.output.dense.weight"]
+    save_file(left, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"encoder\.layer\.1\.output\.dense\.weight"):
+        PlainEmbedder(folder, options=in_torch)
 
 
 def test_the_fastest_runtime_is_measured_once_and_kept(

@@ -41,7 +41,7 @@ def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: 
 def print_unread(reader: "RecordReader") -> None:
     """Print how many files of the folders are not read, by suffix, and how many hold no text."""
     from cde_rag.readers.documents import DOCUMENTS
-    from cde_rag.readers.passages import as_text_options
+    from cde_rag.readers.passages import as_text_options, beir_remedy
 
     if unread := reader.unread():
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
@@ -50,6 +50,7 @@ def print_unread(reader: "RecordReader") -> None:
             remedy += f" Name files of rows ({', '.join(rows)}) one by one: cde-rag index FILE COLLECTION."
         if options := as_text_options(unread):
             remedy += f" To read them, add {options}."
+        remedy += "".join(map(beir_remedy, reader.folders))
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
     if reader.empty_files:
         stored = "Passages that are stored of them stay; --sync deletes them."

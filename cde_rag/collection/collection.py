@@ -493,7 +493,8 @@ class Collection(ProcessBound):
             on_progress: Called after each write; `done` are the records that have vectors.
 
         Raises:
-            CorpusError: Records that the model cannot read, with an id; all others have their vectors.
+            CorpusError: Records that the model refuses when they come alone, by whatever error, with an id; all others
+                have their vectors. Where it embeds nothing else either, its own error is raised at once.
             StoreError: The store cannot be written.
             ValueError: `limit` is below 1.
 
@@ -903,8 +904,9 @@ class Collection(ProcessBound):
             CanaryError: The new context fails too many canary queries, and is not activated; the same call without a
                 canary switches to it.
             ContextError: The model expects another number of context documents.
-            CorpusError: The collection is empty, so that there is nothing to sample; or a canary's query has no
-                document in it.
+            CorpusError: The collection is empty, so that there is nothing to sample; a canary's query has no document
+                in it; or the new model refuses records that have vectors, with an id: all others have their new ones,
+                and the same call goes on. Those that wait for their vectors go on waiting, with a warning.
             ModelError: The collection has a parent key and the new model reads no siblings; or the collection's own
                 model is plain, and none is given that reads a context.
             StoreError: Another run is in progress, the store cannot be written, or the new vectors would have another
@@ -930,6 +932,7 @@ class Collection(ProcessBound):
 
         Raises:
             ContextMismatchError: It was made by another model, which cannot be found under its name.
+            CorpusError: Its model refuses records that have vectors, with an id; as of `recontextualize`.
             StoreError: There is none, or another run is in progress.
         """
         done = roll_back(self.store, self.embedder, self.parent_key, on_progress)
@@ -989,7 +992,8 @@ class Collection(ProcessBound):
 
         Raises:
             ContextMismatchError: The collection was moved to another context meanwhile.
-            StoreError: The file exists or cannot be written, or its folder is a collection's.
+            StoreError: The file exists or cannot be written, its folder is a collection's, or its suffix is that of
+                another format than Parquet.
         """
         return export_collection(self.store, path, on_progress=on_progress)
 

@@ -72,6 +72,11 @@ class ModelIdentity:
         return self.attention in (PLAIN, ARITHMETIC)
 
     @property
+    def limit(self) -> str:
+        """Tokens of a text that are read, for messages about texts that have more."""
+        return f"{self.max_length} tokens" if self.max_length else "tokens in the tokenizer's file"
+
+    @property
     def plain(self) -> "ModelIdentity":
         """Identity of the same model without arithmetic."""
         return replace(self, attention=PLAIN, sibling_weight=0.0, corpus_map=False) if self.is_plain else self

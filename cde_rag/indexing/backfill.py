@@ -11,8 +11,8 @@ from jaxtyping import Float32
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import bound
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import StoreError
-from cde_rag.indexing.pending import unchanged
+from cde_rag.errors import CDEWarning, StoreError, warn_user
+from cde_rag.indexing.pending import embed_readable, unchanged, unread_error
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
 from cde_rag.records import Row, embedded_text
@@ -57,6 +57,7 @@ def roll_back(
 
     Raises:
         ContextMismatchError: The generation before was made by another model, which cannot be found under its name.
+        CorpusError: As of `complete`; the same call goes on.
         StoreError: There is no generation before the active one, or another run is in progress.
     """
     started = time.monotonic()
@@ -85,6 +86,8 @@ def complete(
         check: Called when it is about to be activated; raises where it must not be.
 
     Raises:
+        CorpusError: Records that the model refuses, and that have a vector in the active generation; all others have
+            theirs in the new one.
         StoreError: The store cannot be written.
     """
     started = time.monotonic()
@@ -92,6 +95,7 @@ def complete(
         lambda state: (_vectors(state, number), state.count(), state.manifest().may_wait)
     )
     embedding, embedded, missing = _RowEmbedder(store, embedder, parent_key), 0, total - before
+    waiting = dict[str, Exception]()
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
         for last_try in (False,) * (ACTIVATIONS - 1) + (True,):
@@ -101,16 +105,19 @@ def complete(
                 if on_progress is not None:
                     done = before + embedded
                     on_progress(Progress(done, max(total, done), time.monotonic() - started, before))
+            waiting = embedding.refused()
             check()
             try:
-                embedded += store.activate(number, last=embedding.embed_rows)
+                embedded += store.activate(number, last=embedding.embed_rows, waiting=waiting.keys())
                 break
             except StoreError:
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
                     raise  # also where it is active, and only the answer was lost
                 missing = 1  # rows are written before the next try, so that an error of writing is raised there
-        if may_wait:  # now all records have their vectors
+        if may_wait:  # now all records have their vectors, but for those that are refused
             store.settle()
+        if waiting:
+            warn_user(str(unread_error(waiting, rest="All others have their vectors.")), CDEWarning)
         note({"documents": embedded})
         return embedded
 
@@ -128,6 +135,7 @@ class _RowEmbedder:
         self._store = store
         self._embedder = embedder
         self._parent_key = parent_key
+        self._faults = dict[str, Exception]()  # of rows that the model refuses, by id
 
     def lacking(self, number: int, after: Row | None) -> list[tuple[Row, Passage]]:
         """Return some rows that a generation lacks, with their siblings, in one state of the store.
@@ -150,17 +158,37 @@ class _RowEmbedder:
         return [passage.digest for _, passage in rows], embedded.vectors
 
     def write(self, number: int, rows: Sequence[tuple[Row, Passage]]) -> int:
-        """Embed rows, and write the vectors of those that are as they were read; return their number."""
-        digests, vectors = self.embed(rows)
-        if all(row.digest for row, _ in rows):
-            return self._store.add_to_generation(number, [row for row, _ in rows], digests, vectors)
+        """Embed rows, and write the vectors of those that are as they were read; return their number.
+
+        Rows that the model refuses are left out; see `refused`.
+        """
+        tried = [each for each in rows if each[0].record.id not in self._faults]
+        read, made, unread = embed_readable(tried, self._embedder) if tried else ([], None, {})
+        self._faults |= unread
+        if made is None or not read:
+            return 0
+        digests = [passage.digest for _, passage in read]
+        if all(row.digest for row, _ in read):
+            return self._store.add_to_generation(number, [row for row, _ in read], digests, made.vectors)
 
         def write_same(state: StoreCalls) -> int:  # a row that waits has no digest that tells if a sibling changed
-            same = unchanged(state, rows, self._parent_key, self._embedder)
-            kept, taken = [rows[place][0] for place in same], [digests[place] for place in same]
-            return state.add_to_generation(number, kept, taken, vectors[same])
+            same = unchanged(state, read, self._parent_key, self._embedder)
+            kept, taken = [read[place][0] for place in same], [digests[place] for place in same]
+            return state.add_to_generation(number, kept, taken, made.vectors[same])
 
         return self._store.write(write_same)
+
+    def refused(self) -> dict[str, Exception]:
+        """Return the errors of rows that the model refuses, and that wait for a vector in the active generation, too.
+
+        Raises:
+            CorpusError: It refuses some that have one there: after the move no search by vectors would find them.
+        """
+        rows = self._store.get(list(self._faults)) if self._faults else []
+        if lost := {row.record.id: self._faults[row.record.id] for row in rows if row.digest}:
+            rest = "All others have their vectors in the new space, which is not active yet; the same call goes on."
+            raise unread_error(lost, rest=rest) from next(iter(lost.values()))
+        return {row.record.id: self._faults[row.record.id] for row in rows}
 
     def embed_rows(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Return digests and vectors of rows whose siblings are not read yet, for `Store.activate`."""

@@ -4,10 +4,10 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float32
@@ -19,6 +19,7 @@ from cde_rag.errors import CorpusError, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import SMALLEST_PART, Progress, next_part
 from cde_rag.models.model import Embedded
+from cde_rag.models.plain.fixed_texts import PROBES
 from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
@@ -30,6 +31,7 @@ _FIRST: Final = 4  # texts of a search that are embedded before the speed is kno
 _MOST: Final = 16  # texts of a search between two looks at the clock
 
 _log = logging.getLogger(__name__)
+AnyRow = TypeVar("AnyRow", bound=tuple[Row, Passage])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +62,59 @@ def waiting_of(state: StoreCalls, rows: Sequence[Row], parent_key: str | None, e
     return list(map(Waiting, waiting, with_siblings(state, waiting, parent_key, embedder)))
 
 
-def embed(waiting: Sequence[Waiting], embedder: Embedder) -> Embedded:
-    """Embed records that wait; does not read the store."""
-    texts = [embedded_text(row.record) for row, _ in waiting]
-    return embedder.embed_passages(texts, [passage.siblings for _, passage in waiting])
+def embed_readable(rows: Sequence[AnyRow], embedder: Embedder) -> tuple[list[AnyRow], Embedded, dict[str, Exception]]:
+    """Embed rows, without those that the model refuses when they come alone; does not read the store.
 
+    A call that fails is repeated in halves if the model embeds a text of ours, so that it is up, and a text is to
+    blame; any error counts, since a user's function or an API may raise whatever it likes.
 
-def embed_readable(
-    waiting: Sequence[Waiting], embedder: Embedder
-) -> tuple[list[Waiting], Embedded, dict[str, CorpusError]]:
-    """Embed records that wait, without those that the model cannot read.
+    Args:
+        rows: Rows with their siblings.
+        embedder: Embedder of the vectors.
 
     Returns:
-        The records that are embedded, their vectors, and the errors of the others by id.
+        The rows that are embedded, their vectors, and the errors of the others by id.
+
+    Raises:
+        Exception: That of the model, where it embeds nothing else either.
     """
     try:
-        return list(waiting), embed(waiting, embedder), {}
-    except CorpusError as error:
-        if len(waiting) == 1:
+        texts = [embedded_text(row.record) for row, _ in rows]
+        return list(rows), embedder.embed_passages(texts, [passage.siblings for _, passage in rows]), {}
+    except Exception as error:
+        if not isinstance(error, CorpusError) and not _embeds(embedder):
+            raise
+        if len(rows) == 1:
             nothing = Embedded(np.empty((0, embedder.dim), np.float32), np.empty(0, np.bool_))
-            return [], nothing, {waiting[0].row.record.id: error}
-    half = len(waiting) // 2
-    parts = [embed_readable(part, embedder) for part in (waiting[:half], waiting[half:])]
+            return [], nothing, {rows[0][0].record.id: error}
+    half = len(rows) // 2
+    parts = [embed_readable(part, embedder) for part in (rows[:half], rows[half:])]
     vectors, truncated = zip(*((made.vectors, made.truncated) for _, made, _ in parts), strict=True)
     read, faults = [each for some, _, _ in parts for each in some], parts[0][2] | parts[1][2]
     return read, Embedded(np.concatenate(vectors), np.concatenate(truncated)), faults
+
+
+def _embeds(embedder: Embedder) -> bool:
+    """Return True if a text that every model can read gets its vector now."""
+    try:
+        embedder.embed_passages([PROBES[0]], [()])
+    except Exception:  # noqa: BLE001 (the error of the caller's texts is raised in its place)
+        return False
+    return True
+
+
+def unread_error(faults: Mapping[str, Exception], *, rest: str) -> CorpusError:
+    """Return the error for records that the model refuses.
+
+    Args:
+        faults: Their errors by id, one or more.
+        rest: Sentences about all other records.
+    """
+    id_, reason = next(iter(faults.items()))
+    return CorpusError(
+        f"Expected texts that the model reads, found {len(faults)} records that wait still, such as {id_!r:.80}: "
+        f"{reason} {rest} Change these records, or delete them."
+    )
 
 
 def unchanged(
@@ -163,7 +193,7 @@ def fill(
         StoreError: The store cannot be written.
     """
     started, done, passes, size, after, truncated = time.monotonic(), 0, 0, SMALLEST_PART, None, 0
-    faults = dict[str, CorpusError]()
+    faults = dict[str, Exception]()
     total, lacking = store.read(lambda state: (state.count(), state.count_pending()))
     with operation("cde_rag.embed_pending", {"fingerprint": short(active.last.fingerprint)}) as note:
         while done != limit and passes < _PASSES:
@@ -194,15 +224,11 @@ def fill(
     if truncated:
         warn_user(
             f"{truncated} of {done} embedded records exceed the model's limit of "
-            f"{active.last.context.identity.max_length} tokens and were truncated. Split long documents.",
+            f"{active.last.context.identity.limit} and were truncated. Split long documents.",
             TruncationWarning,
         )
     if faults:
-        id_, reason = next(iter(faults.items()))
-        raise CorpusError(
-            f"Expected texts that the model reads, found {len(faults)} records that wait still, such as {id_!r:.80}: "
-            f"{reason} The vectors of all others are made. Change these records, or delete them."
-        ) from reason
+        raise unread_error(faults, rest="The vectors of all others are made.") from next(iter(faults.values()))
     return EmbedReport(done, truncated, store.count_pending())
 
 

@@ -453,10 +453,10 @@ class Upserter:
 
     def _warn(self, changes: Counter[str]) -> None:
         if changes["truncated"]:
-            length = self._active.last.context.identity.max_length
+            limit = self._active.last.context.identity.limit
             embedded = max(changes["added"] + changes["replaced"], changes["truncated"])
             warn_user(
-                f"{changes['truncated']} of {embedded} embedded records exceed the model's limit of {length} tokens "
+                f"{changes['truncated']} of {embedded} embedded records exceed the model's limit of {limit} "
                 "and were truncated. Split long documents.",
                 TruncationWarning,
             )

@@ -38,7 +38,7 @@ def warn_truncated(truncated: Bool[np.ndarray, " texts"], identity: ModelIdentit
     """Warn of texts that exceed a model's token limit, with their number."""
     if count := int(truncated.sum()):
         warn_user(
-            f"{count} of {len(truncated)} texts exceed the limit of {identity.max_length} tokens of {identity.name} "
+            f"{count} of {len(truncated)} texts exceed the limit of {identity.limit} of {identity.name} "
             "and were truncated. Split long documents.",
             TruncationWarning,
         )

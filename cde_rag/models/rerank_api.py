@@ -18,7 +18,7 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_o
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import ModelError
+from cde_rag.errors import ModelError, ServiceError
 
 ADDRESSES: Final = ("http://", "https://")
 TIMEOUT_S: Final = 30.0  # of one call
@@ -120,7 +120,7 @@ class RerankEndpoint:
         """Score pairs of a query and a text; higher is better.
 
         Raises:
-            ModelError: The API does not answer in time, refuses, or does not answer with one score for each text.
+            ServiceError: The API does not answer in time, refuses, or does not answer with one score for each text.
         """
         scores = list[float]()
         for query, group in groupby(pairs, key=lambda pair: pair[0]):
@@ -141,7 +141,7 @@ class RerankEndpoint:
                 raise LookupError(f"{len(rows)} results")
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             other = "text-embeddings-inference? Others need a model, ADDRESS#MODEL." if form is _TEI else "Cohere?"
-            raise ModelError(
+            raise ServiceError(
                 f"{self.name}: expected one score for each of {len(texts)} texts, numbered from 0, found another "
                 f"answer ({error!r:.80}): {answer.decode(errors='replace'):.{_SHOWN}}. Has the address the form of "
                 f"{other}"
@@ -159,13 +159,13 @@ class RerankEndpoint:
         except HTTPError as error:
             with error:
                 said = error.read(_ANSWER_BYTES).decode(errors="replace")
-            raise ModelError(
+            raise ServiceError(
                 f"{self.name}: expected scores, found status {error.code}: {said:.{_SHOWN}}. Check the address, the "
                 "model and the key, or search again later."
             ) from error
         except (OSError, HTTPException, UnicodeError) as error:  # no connection, no host's name, or the time is over
             reason = getattr(error, "reason", error)
-            raise ModelError(
+            raise ServiceError(
                 f"{self.name}: no answer within {self._timeout_s:g} s ({reason}). Is the server running? Search again, "
                 "or without the reranker."
             ) from error

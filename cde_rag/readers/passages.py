@@ -41,12 +41,12 @@ class FolderFiles:
 
     Attributes:
         readable: Files of texts and, with the extra `documents`, of documents.
-        unread: Number of the other files, by suffix, and of links to folders and to nothing, and of pipes.
+        unread: The other files, with their suffix, and links to folders and to nothing, and pipes, with these words.
         errors: Folders that cannot be listed.
     """
 
     readable: list[Path]
-    unread: Counter[str]
+    unread: dict[Path, str]
     errors: list[OSError]
 
 
@@ -113,19 +113,27 @@ class PassageRules:
 
 def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset(), reading: ReadingRules = NEWEST) -> FolderFiles:
     """List the files below a folder; links to folders are not followed. `as_text` and `reading` as in `kind_of`."""
-    errors, files, unread = list[OSError](), list[Path](), Counter[str]()
+    errors, files, unread = list[OSError](), list[Path](), dict[Path, str]()
     for place, folders, names in os.walk(folder, onerror=errors.append):
         folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
-        unread["link to a folder"] += sum(Path(place, name).is_symlink() for name in folders)
+        links = (path for name in folders if (path := Path(place, name)).is_symlink())
+        unread |= dict.fromkeys(links, "link to a folder")
         files += [Path(place, name) for name in names if not name.startswith(_HIDDEN)]
     kinds = {"text", "markdown", "document"} if documents.readable() else {"text", "markdown"}
     chosen = {path: kind_of(path.relative_to(folder), as_text, reading) in kinds for path in files}
     read = [path for path in files if chosen[path]]
     readable = [path for path in read if path.is_file()]
+    unread |= {path: path.suffix.lower() or "no suffix" for path in files if not chosen[path]}
     others = set(read) - set(readable)
-    unread.update(path.suffix.lower() or "no suffix" for path in files if not chosen[path])
-    unread.update("pipe, socket or device" if path.exists() else "link to nothing" for path in others)
-    return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), +unread, errors)
+    unread |= {path: "pipe, socket or device" if path.exists() else "link to nothing" for path in others}
+    return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), unread, errors)
+
+
+def beir_remedy(folder: Path) -> str:
+    """Return the way to index a retrieval set in BEIR's layout, a sentence; "" for another folder."""
+    if not all((folder / name).is_file() for name in ("corpus.jsonl", "queries.jsonl")):
+        return ""
+    return f" {folder} is a retrieval set: index its {folder / 'corpus.jsonl'}, or measure on it with cde-rag evaluate."
 
 
 def source_of(path: Path, roots: Iterable[Path] = ()) -> dict[str, str]:
@@ -195,7 +203,8 @@ def folder_passages(folder: Path, rules: PassageRules, roots: Iterable[Path] = (
             suffixes |= PAGES
         raise CorpusError(
             f"{folder} holds no text: expected files that end in {', '.join(sorted(suffixes))}, in it or below it."
-            f"{extra} Name the suffix of other text files: {as_text_options(files.unread) or '--as-text .xml'}"
+            f"{extra} Name the suffix of other text files: "
+            f"{as_text_options(Counter(files.unread.values())) or '--as-text .xml'}.{beir_remedy(folder)}"
         )
     for path in files.readable:
         metadata = source_of(whole / path.relative_to(folder), (*roots, whole))

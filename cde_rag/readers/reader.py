@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
@@ -202,9 +202,13 @@ class RecordReader:
             self._faults[fault] = first, count + 1
 
     def unread(self) -> Counter[str]:
-        """Count the files in the folders that are not read, by suffix."""
+        """Count the files in the folders that are not read, by suffix; each once, also in a folder inside another."""
         reading = self.rules().reading if self.folders else NEWEST
-        return sum((folder_files(folder, self._as_text, reading).unread for folder in self.folders), Counter[str]())
+        inside = [folder_files(folder, self._as_text, reading) for folder in self.folders]
+        place = partial(_place, {})
+        read = {place(path) for path in (*self._sources, *(path for files in inside for path in files.readable))}
+        unread = {place(path): kind for files in inside for path, kind in files.unread.items()}
+        return Counter(kind for path, kind in unread.items() if path not in read)
 
     def count_with(self, count_tokens: Callable[[Sequence[str]], int], window: int | None) -> None:
         """Count the tokens of a model from now on.
@@ -289,6 +293,12 @@ def _tokens_of_mini(texts: Sequence[str]) -> int:
     """Count tokens as an embedder of cde-mini does."""
     tokenizer, window = _mini()
     return sum(len(row.ids) for row in tokenizer(texts, window))
+
+
+def _place(known: dict[Path, Path], path: Path) -> Path:
+    """Return the absolute path of a file, or of a link itself; `known` keeps those of folders."""
+    folder = known.get(path.parent) or known.setdefault(path.parent, path.parent.resolve())
+    return folder / path.name
 
 
 def _document(found: Record | UnusableError) -> str | None:

@@ -12,7 +12,15 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from cde_rag._validation import RepeatedKeyError
-from cde_rag.errors import CanaryError, CDEError, ContextError, ContextMismatchError, ModelError, StoreError
+from cde_rag.errors import (
+    CanaryError,
+    CDEError,
+    ContextError,
+    ContextMismatchError,
+    ModelError,
+    ServiceError,
+    StoreError,
+)
 from cde_rag.server.text_limits import too_long
 
 _log = logging.getLogger("cde_rag.server")
@@ -78,6 +86,10 @@ def as_request_error(error: Exception) -> RequestError:
             return RequestError(409, str(error), code="canary", headers=_NO_RETRY)
         case CDEError() if isinstance(error, ValueError):  # CorpusError, FilterError, TenantError
             return RequestError(400, str(error), code="invalid_value")
+        case ServiceError():  # its message has the address, and what that says, for the operator alone
+            _log.error("the model's service failed", exc_info=error)
+            message = "The model's service gave no vectors; the server's log has the reason. Try again later."
+            return RequestError(502, message, code="model_service", headers=_NO_RETRY)
         case ContextError() | ModelError():
             return RequestError(400, str(error), code="invalid_value")
         case StoreError():

@@ -181,8 +181,8 @@ class RemoteModel:
 
     @property
     def name(self) -> str:
-        """Name of the model, and its address."""
-        return f"{self._model or 'the language model'} at {self._base}"
+        """Name of the model; without its address, since clients read it."""
+        return self._model or "the language model"
 
     @property
     def characters(self) -> int:
@@ -220,7 +220,9 @@ class RemoteModel:
     async def _first_model(self) -> str:
         listed = (await self._client.models.list()).data
         if not listed:
-            raise RequestError(502, f"{self._base} lists no model. Start it with one.", code="language_model")
+            raise RequestError(
+                502, "The language model's address lists no model. Start it with one.", code="language_model"
+            )
         return listed[0].id
 
     def _request_error(self, error: Any) -> RequestError:

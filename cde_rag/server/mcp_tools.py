@@ -26,6 +26,7 @@ from mcp_types import (
 )
 from pydantic import Field, ValidationError
 
+from cde_rag._validation import wrong_argument
 from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError
@@ -216,11 +217,16 @@ def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:
 
 
 class _CollectionTool(Tool):
-    """Tool that takes an argument of null as one left out, as in a request over HTTP."""
+    """Tool that takes an argument of null as one left out, as in a request over HTTP, and names a wrong one."""
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Call the tool; as `Tool.run`."""
         given = {name: value for name, value in arguments.items() if value is not None}
+        try:
+            self.fn_metadata.validate_arguments(given)
+        except ValidationError as error:
+            known = self.parameters["properties"]
+            raise ToolError(str(wrong_argument(self.name, error.errors()[0], known))) from error
         return await super().run(given, context, convert_result)
 
 

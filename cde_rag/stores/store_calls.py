@@ -4,6 +4,7 @@ Long because each call of a store stands here with its checks, and nowhere else.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -373,13 +374,16 @@ class StoreCalls(ProcessBound):
         check_once(rows)
         return self._write(lambda session: self._fill(session, generation, rows, digests, vectors))
 
-    def activate(self, generation: int, *, last: Completion | None = None) -> int:
+    def activate(
+        self, generation: int, *, last: Completion | None = None, waiting: AbstractSet[str] = frozenset()
+    ) -> int:
         """Activate a generation.
 
         Args:
             generation: Its number.
             last: Called while other writers wait, to embed any rows still missing a vector; readers are not blocked.
                 Without it there must be none. (On a Qdrant server other processes are not locked out.)
+            waiting: Ids of rows that have no vector in the active generation either, and wait for one in this.
 
         Returns:
             Number of vectors that `last` made and that were written.
@@ -390,11 +394,12 @@ class StoreCalls(ProcessBound):
 
         def write(session: Session) -> int:
             self._own(session, generation)
-            after, made = None, 0
-            while last is not None and (rows := session.lacking(generation, after=after, limit=_FILLED_AT_ONCE)):
-                made += self._fill(session, generation, rows, *last(rows))
-                after = rows[-1].record.id
-            if missing := session.lacking(generation, after=None, limit=1):  # counts may hide one behind a stray vector
+            made = 0
+            if last is not None:
+                for rows in _unfilled(session, generation, waiting):
+                    made += self._fill(session, generation, rows, *last(rows))
+            missing = next(_unfilled(session, generation, waiting), None)  # counts may hide one behind a stray vector
+            if missing is not None:
                 count, there = session.count(None), session.count_vectors(generation)
                 hint = f"Record {missing[0].record.id!a:.80} lacks one. Add the others with add_to_generation."
                 raise StoreError(f"Expected a vector for each of {count} records, found {there}. {hint}")
@@ -500,6 +505,15 @@ def _put_same(
             same.append(place)
             versions.append(version)
     return session.put_vectors(generation, versions, [digests[place] for place in same], vectors[same])
+
+
+def _unfilled(session: Session, generation: int, waiting: AbstractSet[str]) -> Iterator[list[Row]]:
+    """Yield the rows that an inactive generation lacks, but for those of some ids that the active one lacks, too."""
+    after = None
+    while rows := session.lacking(generation, after=after, limit=_FILLED_AT_ONCE):
+        if due := [row for row in rows if row.digest or row.record.id not in waiting]:
+            yield due
+        after = rows[-1].record.id
 
 
 def _may_wait(session: Session) -> bool:

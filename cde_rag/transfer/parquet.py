@@ -23,6 +23,7 @@ from cde_rag._files import given_path, replacing
 from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
+from cde_rag.readers.reader import DELIMITERS, JSONL, SPLIT
 from cde_rag.records import Row
 from cde_rag.stores.files import check_outside
 from cde_rag.stores.manifests import PENDING
@@ -30,6 +31,7 @@ from cde_rag.stores.store import Folder, Loaded, Store
 from cde_rag.stores.tenant_names import check_is_of
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Checksum, Export, columns_of, footer, schema_of, table
 
+_OTHER_FORMATS: Final = JSONL | DELIMITERS.keys() | SPLIT | {".gz", ".zip", ".xlsx", ".arrow", ".feather", ".sqlite"}
 _TRIES: Final = 32  # to read the vectors of rows that writers change meanwhile
 
 
@@ -62,11 +64,16 @@ def export_collection(
     Raises:
         ContextMismatchError: The collection was moved to another context meanwhile.
         MissingExtraError: pyarrow is not installed.
-        StoreError: There is a file already, its folder is a collection's, it cannot be written, or there is
-            no collection in the store, or records wait for their vectors.
+        StoreError: The name has the suffix of another format, there is a file already, its folder is a collection's, it
+            cannot be written, or there is no collection in the store, or records wait for their vectors.
     """
     parquet, path, started = require("pyarrow.parquet", EXTRA), given_path(path, "The export"), time.monotonic()
     documents, checksum = 0, Checksum()
+    if path.suffix.lower() in _OTHER_FORMATS:
+        raise StoreError(
+            f"{path}: an export is a Parquet file, found the suffix {path.suffix}. Name it "
+            f"{path.with_suffix('.parquet').name}; pandas, DuckDB and others read that, and write other formats."
+        )
     if path.exists():
         raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
     check_outside(path, own=store.folder if isinstance(store, Folder) else None)

@@ -30,6 +30,11 @@ def test_what_is_there_is_not_written_over(run, collection: Path, tmp_path: Path
     file = tmp_path / "papers.parquet"
     run("export", collection, file)
     assert "expected no file, found one" in run("export", collection, file, code=1).stderr
+    for name in ("birds.jsonl", "birds.csv.gz", "birds.JSON", "birds.txt"):
+        refused = run("export", collection, file.with_name(name), code=1).stderr
+        assert "an export is a Parquet file" in refused
+        assert not file.with_name(name).exists()
+    assert "Name it birds.parquet" in refused
     said = run("import", file, collection, code=1).stderr
     assert f"found one in {collection}. Import into a new one" in said  # the path as written, and no Python
     file.write_bytes(file.read_bytes()[:-1])

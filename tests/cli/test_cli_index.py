@@ -422,6 +422,26 @@ def test_files_that_are_not_read_are_counted_and_source_code_has_its_options(run
     assert done.stdout.endswith("4 passages (4 added)\n")
 
 
+def test_files_that_are_named_as_well_as_their_folder_are_read(run, tmp_path: Path):
+    (tmp_path / "docs/inner").mkdir(parents=True)
+    for name in ("a.txt", "inner/b.txt", "inner/picture.png"):
+        (tmp_path / "docs" / name).write_text(f"The content of {name}.")
+    (tmp_path / "docs/rows.jsonl").write_text('{"id": "r", "text": "a row"}')
+    sources = [tmp_path / name for name in ("docs", "docs/inner", "docs/inner/../rows.jsonl")]
+    assert "Files not read: .png 1.\n" in run("index", *sources, tmp_path / "docs.faiss", "--dry-run").stderr
+
+
+def test_a_retrieval_set_names_its_corpus(run, tmp_path: Path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / name).write_text('{"_id": "1", "text": "a river"}')
+    named = f"index its {folder / 'corpus.jsonl'}, or measure on it with cde-rag evaluate."
+    assert named in run("index", folder, tmp_path / "set.faiss", code=1).stderr.replace("\n", " ")
+    (folder / "README.md").write_text("# A set")
+    assert named in run("index", folder, tmp_path / "set.faiss").stderr.replace("\n", " ")
+
+
 def test_files_of_rows_in_a_folder_are_read_where_they_are_named(run, tmp_path: Path):
     folder = tmp_path / "project"
     folder.mkdir()

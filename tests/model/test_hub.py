@@ -7,6 +7,8 @@ manifest is pinned to a commit; every refusal says what to do.
 import os
 import subprocess
 import sys
+import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -226,8 +228,8 @@ def test_a_plain_model(hub):
 
 
 @pytest.mark.parametrize("kind", ["published", "encoder", "table"])
-def test_a_name_of_any_family_asks_for_each_file_once(hub, kind):
-    """Also of a table, which has no config beside its modules."""
+def test_a_name_of_any_family_asks_for_each_file_once(hub, kind, monkeypatch):
+    """Also of a table, which has no config beside its modules; and nothing waits for a hub that is out of reach."""
     name = REPOSITORY if kind == "published" else f"somebody/{kind}"
     if kind == "encoder":
         write_transformer(hub.root / name)
@@ -239,11 +241,16 @@ def test_a_name_of_any_family_asks_for_each_file_once(hub, kind):
     fetched = [path for path in hub.asked if path.startswith("GET") and "/resolve/" in path]
     assert len(fetched) == len(set(fetched))
     hub.close()
+    monkeypatch.setattr(time, "sleep", mock.Mock(side_effect=AssertionError("the client would try again")))
     assert named_model(name, device="cpu", dtype="float32", runtime="torch").identity == model.identity
+    with pytest.raises(ModelError, match="not in the cache, and the hub could not be reached"):
+        named_model(f"somebody/other-{kind}")
 
 
 WITHOUT_TORCH = """
 import sys
+import time
+from unittest import mock
 for name in ("torch", "transformers", "sentence_transformers"):
     sys.modules[name] = None
 from cde_rag import ContextualEmbedder, EmbedderOptions

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import cycle, repeat
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from cde_rag.models.files.model_files import find
 from cde_rag.models.files.stored_tensors import float_state
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.graph_runner import StoredModel
 from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.pair import checkpoint as pair_checkpoint
@@ -144,6 +146,11 @@ def test_late_chunking_is_torch_s(folders, tmp_path, runtime):
     documents = [DOCUMENTS[:5], DOCUMENTS[7:8]]
     found, expected = (ContextualEmbedder(each, context).embed_chunks(documents) for each in (model, reference))
     np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), atol=TOLERANCE)
+    prepared = model.prepare(context)
+    with mock.patch.object(TwoStage, "chunks", side_effect=StopIteration) as chunks, pytest.raises(StopIteration):
+        model.embed_chunks(documents, prepared, 1, mini_batch_size=8)
+    used = next(each for each in chunks.call_args.args if isinstance(each, PreparedContext))
+    assert all(getattr(used, name).data_ptr() == value.ctypes.data for name, value in vars(prepared).items())  # no copy
     again = load(folder, runtime)
     shutil.rmtree(folder)
     shutil.copytree(folders["deep"], folder)

@@ -221,6 +221,8 @@ def test_a_failing_language_model_is_named(chatting: Running, llm: FakeLLM, stre
                 client.chat.completions.create(model="papers", messages=ASKED)
             assert caught.value.status_code == 502
             assert "secret" not in str(caught.value)
+            assert "127.0.0.1" not in str(caught.value)
+    assert chatting.get("/v1/chat")["language_model"] == "fake-1"
 
 
 def test_an_answer_that_breaks_off_is_an_error(chatting: Running, llm: FakeLLM) -> None:

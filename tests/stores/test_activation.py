@@ -43,6 +43,16 @@ def given(rows: list[Row]) -> tuple[list[str], np.ndarray]:
     return [f"digest {place}" for place in places], EXACT[[3 + place for place in places]]
 
 
+def test_what_waits_in_both_generations_may_go_on_waiting(store: Store) -> None:
+    store.add([row("d")], None, fingerprint=SPACE)
+    with pytest.raises(StoreError, match="'b' lacks one"):
+        store.activate(2, waiting={"b", "d"})  # it has its vector in the active one
+    assert store.activate(2, last=given, waiting={"d"}) == 2
+    assert [one.record.id for one in store.pending()] == ["d"]
+    assert store.verify() == []
+    assert not store.settle()
+
+
 def test_the_last_vectors_come_with_the_activation(store: Store) -> None:
     asked: list[list[str]] = []
 

@@ -1,6 +1,7 @@
 """What stays has no near-duplicate among what stays nor in an evaluation set, and what goes is said with its reason."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from cde_rag import CDEError
 from cde_rag_training.clustering.near_duplicates import DuplicateConfig, UniqueTexts, matches
 from cde_rag_training.data.duplicates import EvaluationTexts, read_evaluation, without_near_duplicates
-from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.pairs import Pair, without_duplicates
 
 CONFIG = DuplicateConfig()
 LONG = "the swift spends ten months of the year in the air and even sleeps there"
@@ -57,6 +58,15 @@ def test_documents_and_queries_against_documents_and_queries():
     assert result.removals[0].found == LONG
     assert result.removals[0].score == pytest.approx(11 / 12)  # 15 words make 11 n-grams, one more makes 12
     assert result.removals[1].score == pytest.approx(1, abs=1e-6)
+
+
+def test_hard_negatives_of_an_evaluation_set_go():
+    kept = pair("unlike", "anything there")
+    given = replace(kept, hard_negatives=("=q  ASKED", "another text", f" {LONG.upper()}\n"))
+    expected = [replace(kept, hard_negatives=("another text",))]
+    assert deduplicated([given], [EVALUATION]).pairs == expected
+    assert without_duplicates([given], against=[*EVALUATION.documents, *EVALUATION.queries]) == expected
+    assert deduplicated([given]).pairs == [given]
 
 
 def test_a_near_duplicate_goes_and_a_second_question_stays():

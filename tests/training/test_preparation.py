@@ -14,6 +14,7 @@ from tiny import WORDS, tiny_tokenizer
 
 from cde_rag import CDEError
 from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.stores.files import locked
 from cde_rag_training.clustering.clusters import LAPTOP
 from cde_rag_training.data import steps
 from cde_rag_training.data.alternative_queries import KeywordQueries, without_parent
@@ -210,6 +211,12 @@ def test_the_same_again_does_nothing_and_gives_the_same_bytes(tmp_path):
     made(tmp_path / "b")
     assert surrogate.asked == []
     assert files(tmp_path / "a") == files(tmp_path / "b") == before
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with locked(tmp_path / "run.lock", "taken"), pytest.raises(CDEError, match="another run prepares pairs in this"):
+        made(tmp_path)
+    assert len(made(tmp_path)) == len(stub_pairs())
 
 
 def test_what_changes_is_made_anew_and_nothing_else(tmp_path):

@@ -2,16 +2,15 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
-from safetensors import safe_open  # pyright: ignore[reportUnknownVariableType]
 
 from cde_rag.errors import ModelError, require
 from cde_rag.models.cross_encoder.checkpoint import CLASSIFIER
 from cde_rag.models.plain.checkpoint import ModelFiles
-from cde_rag.models.plain.network import loaded_in_torch, no_bars
+from cde_rag.models.plain.network import POOLER, check_weights, loaded_in_torch
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 
 
@@ -41,11 +40,8 @@ class TorchCrossEncoder:
             raise ModelError(
                 f"Expected a cross-encoder with one score for a pair, found {files.name} with {model.num_labels}."
             )
-        if drawn := _drawn(model.model, files):
-            raise ModelError(
-                f"{files.name}: expected all weights in its files, found none for {', '.join(drawn):.200}, which "
-                "transformers would draw at random. Download or save the model again."
-            )
+        pooled = type(model.model).__name__.endswith(CLASSIFIER)
+        check_weights(model.model, files, unused="" if pooled else POOLER)
         self._model = model if dtype is None else model.to(getattr(require("torch", "torch"), dtype))
         self.name, self.runtime, self.device = files.name, "torch", str(model.device)
         self.dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")
@@ -60,20 +56,3 @@ class TorchCrossEncoder:
             return np.empty(0, dtype=np.float32)
         with self._scoring, limited_threads(batch_threads()):
             return np.asarray(self._model.predict(list(pairs), show_progress_bar=False), dtype=np.float32)
-
-
-def _drawn(network: Any, files: ModelFiles) -> list[str]:
-    """Return the names of the weights of a network that its files lack, which transformers draws anew each time."""
-    stored = set[str]()
-    for path in files.digests:
-        if path.endswith(".safetensors"):
-            with cast(Any, safe_open)(files.folder / path, framework="numpy") as file:
-                stored.update(file.keys())
-    if network is None or stored.issuperset(name for name, _ in network.named_parameters()):
-        return []
-    with no_bars():  # files may have other names, which transformers knows: it is asked, at the price of a second load
-        _, report = cast(Any, type(network)).from_pretrained(
-            network.name_or_path, config=network.config, local_files_only=True, output_loading_info=True
-        )
-    pooled = type(network).__name__.endswith(CLASSIFIER)  # others may have a pooler that no module reads
-    return sorted(name for name in report["missing_keys"] if pooled or not name.startswith("pooler."))

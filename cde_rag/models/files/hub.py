@@ -57,7 +57,7 @@ def fetch_config(repository: str, *, revision: str | None) -> Path | None:
     """
     errors = require("huggingface_hub.errors", EXTRA)
     try:
-        return _download(repository, CONFIG, revision, None).parent
+        return _download_alone(repository, CONFIG, revision).parent
     except errors.RemoteEntryNotFoundError:
         return None
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:
@@ -74,7 +74,7 @@ def fetch_tokenizer(repository: str, *, wanted_by: str) -> Path:
     """
     errors = require("huggingface_hub.errors", EXTRA)
     try:
-        return _download(repository, TOKENIZER, None, None)
+        return _download_alone(repository, TOKENIZER, None)
     except (errors.HTTPError, OSError) as error:
         raise ModelError(
             f"{wanted_by} has no {TOKENIZER}, and that of its backbone {repository} could not be fetched "
@@ -119,6 +119,13 @@ def _wanted(repository: str, sizes: Mapping[str, int | None]) -> list[str]:
 def _download(repository: str, name: str, revision: str | None, token: str | None) -> Path:
     download: Any = require("huggingface_hub", EXTRA).hf_hub_download
     return Path(download(repository, name, revision=revision, token=token, etag_timeout=TIMEOUT_S))
+
+
+def _download_alone(repository: str, name: str, revision: str | None) -> Path:
+    """Download one file, or take it from the cache."""
+    if _cached(repository, revision, name) is None:  # the client would try for half a minute to reach the hub for it
+        require("huggingface_hub", EXTRA).HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_S)
+    return _download(repository, name, revision, None)
 
 
 def _check_digest(repository: str, path: Path, expected: str) -> None:

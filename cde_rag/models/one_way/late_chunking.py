@@ -56,7 +56,7 @@ class LateChunking:
     ) -> None:
         self._model, self._network, self._rule = model, network, sibling_rule
         self._prepared = (
-            PreparedContext(**{name: torch.tensor(value) for name, value in vars(prepared).items()})
+            PreparedContext(**{name: torch.as_tensor(value) for name, value in vars(prepared).items()})  # no copies
             if isinstance(prepared, ArrayContext)
             else prepared
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cde_rag._validation import check_positive
-from cde_rag.errors import ModelError, require
+from cde_rag.errors import ModelError, ServiceError, require
 from cde_rag.models.plain.function_model import BYTES_A_TOKEN, FunctionModel
 
 MINI_BATCH_SIZE: Final = 256  # texts of a call
@@ -48,7 +48,7 @@ def api_model(
             try:
                 answer = client.embeddings.create(input=part, **asked)
             except openai.OpenAIError as error:
-                raise ModelError(
+                raise ServiceError(
                     f"{model} at {client.base_url}: expected {len(part)} vectors, found: {error} Written "
                     "records stay: make the same call again, and it resumes."
                 ) from error
@@ -63,7 +63,7 @@ def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:
     """Return the vectors of an answer in the order of its texts.
 
     Raises:
-        ModelError: They are not one for each text; the client does not check what it reads.
+        ServiceError: They are not one for each text; the client does not check what it reads.
     """
     rows: Any = getattr(answer, "data", None) or []
     found: dict[Any, Any] = {getattr(row, "index", None): getattr(row, "embedding", None) for row in rows}
@@ -72,7 +72,7 @@ def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:
         or len(rows) != expected
         or not all(isinstance(one, list) for one in found.values())
     ):
-        raise ModelError(f"{where}: expected {expected} vectors, numbered from 0, found {len(rows)}, or others.")
+        raise ServiceError(f"{where}: expected {expected} vectors, numbered from 0, found {len(rows)}, or others.")
     return [found[place] for place in range(expected)]
 
 

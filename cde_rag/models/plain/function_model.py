@@ -13,7 +13,7 @@ from tqdm import tqdm
 from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
-from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.errors import ContextMismatchError, ModelError, ServiceError
 from cde_rag.models.model import DOCUMENT, QUERY, Embedded
 from cde_rag.models.plain.corpus_map import SMALLEST, unit
 from cde_rag.models.plain.fixed_texts import FIXED, FIXED_DIGESTS, PROBES, of_corpus
@@ -147,7 +147,7 @@ class FunctionModel(PlainModel):
     def _check_same(self, vector: Float32[np.ndarray, " dim"]) -> None:
         """Refuse the vectors of a call in which the fixed text has another vector than it had."""
         if (cosine := float(vector @ self.probe[0])) < AGREEMENT:
-            raise ModelError(
+            raise ServiceError(
                 f"{self._name} changed while it was in use: a fixed text has a cosine of {cosine:.3f} to its vector of "
                 f"before, expected {AGREEMENT} or more. The vectors of this call were not used. Pin the model's "
                 "version, or embed the texts anew in a new collection."
@@ -158,15 +158,15 @@ class FunctionModel(PlainModel):
         try:
             vectors = np.asarray(found, dtype=np.float32)
         except (TypeError, ValueError) as error:
-            raise ModelError(f"{self._name}: expected one list of numbers for each text, found: {error}.") from error
+            raise ServiceError(f"{self._name}: expected one list of numbers for each text, found: {error}.") from error
         dim = vectors.shape[1] if vectors.ndim == 2 and self._dim is None else self._dim
         if vectors.shape != (expected, dim) or not dim:
-            raise ModelError(
+            raise ServiceError(
                 f"{self._name}: expected vectors of shape ({expected}, {dim or 'dim'}), found {vectors.shape}. The "
                 "function returns one vector for each text, all of one length."
             )
         if not np.isfinite(vectors).all() or (np.linalg.norm(vectors, axis=1) < SMALLEST).any():
-            raise ModelError(f"{self._name}: expected finite vectors that are not zero, found others.")
+            raise ServiceError(f"{self._name}: expected finite vectors that are not zero, found others.")
         self._dim = dim
         return unit(vectors)
 

@@ -1,13 +1,13 @@
 """Sentence-transformers models run by sentence-transformers itself, in torch."""
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final, cast
 
 import numpy as np
 from jaxtyping import Float32
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open  # pyright: ignore[reportUnknownVariableType]
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
@@ -20,6 +20,8 @@ from cde_rag.models.plain.text_model import ReadText
 from cde_rag.models.runtimes.attention import AUTO, use_attention
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 from cde_rag.models.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
+
+POOLER: Final = "pooler."  # weights that files often lack, and that no module of sentence-transformers reads
 
 
 @contextmanager
@@ -69,6 +71,41 @@ def loaded_in_torch(files: ModelFiles, load: Callable[[Any], Any]) -> Any:
     return model
 
 
+def check_weights(network: Any, files: ModelFiles, *, unused: str) -> None:
+    """Refuse a network some of whose weights its files lack, since transformers draws these anew each time.
+
+    Args:
+        network: Network of transformers; others are passed over, since torch loads them completely or not at all.
+        files: Files that it was loaded from.
+        unused: Beginning of the names of weights that no module reads; "" if all are read.
+
+    Raises:
+        ModelError: Its files lack weights; with their names.
+    """
+    if not hasattr(network, "name_or_path"):
+        return
+    stored = set[str]()
+    for path in files.digests:
+        if path.endswith(".safetensors"):
+            with cast(Any, safe_open)(files.folder / path, framework="numpy") as file:
+                stored.update(file.keys())
+
+    def drawn(names: Iterable[str]) -> list[str]:
+        return sorted(name for name in names if not unused or not name.startswith(unused))
+
+    if stored.issuperset(drawn(name for name, _ in network.named_parameters())):
+        return
+    with no_bars():  # files may have other names, which transformers knows: it is asked, at the price of a second load
+        _, report = cast(Any, type(network)).from_pretrained(
+            network.name_or_path, config=network.config, local_files_only=True, output_loading_info=True
+        )
+    if lacking := drawn(report["missing_keys"]):
+        raise ModelError(
+            f"{files.name}: expected all weights in its files, found none for {', '.join(lacking):.200}, which "
+            "transformers would draw at random. Download or save the model again."
+        )
+
+
 class TorchTextModel:
     """A SentenceTransformer of any architecture; see `TextModel`.
 
@@ -89,8 +126,8 @@ class TorchTextModel:
 
     Raises:
         MissingExtraError: The extra `interop` is not installed.
-        ModelError: sentence-transformers cannot load it, a file was written meanwhile, it reads fewer tokens, or flash
-            attention is asked for and something is missing.
+        ModelError: sentence-transformers cannot load it, its files lack weights, a file was written meanwhile, it reads
+            fewer tokens, or flash attention is asked for and something is missing.
     """
 
     def __init__(
@@ -113,13 +150,14 @@ class TorchTextModel:
             return package.SentenceTransformer(modules=parts, device=device, prompts=model.prompts)
 
         model = loaded_in_torch(files, load)
+        encoder = getattr(model[0], "model", None)  # of sentence-transformers' own module Transformer
+        check_weights(encoder, files, unused=POOLER)
         if max_length is not None:
             check_shortened(max_length, model.max_seq_length)
             model.max_seq_length = max_length
         self.model = model if dtype is None else model.to(getattr(require("torch", "torch"), dtype))
         self.runtime, self.device = "torch", str(model.device)
         self.dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")
-        encoder = getattr(model[0], "model", None)  # of sentence-transformers' own module Transformer
         self.attention = use_attention(encoder, attention, device=self.device, dtype=self.dtype)
         length, tokenizer = model.max_seq_length, model.tokenizer
         self.max_length = int(length) if length and np.isfinite(length) else UNLIMITED
@@ -148,7 +186,7 @@ class TorchTextModel:
         """Cut texts well beyond the token limit, and count their tokens."""
         limit = self.max_length
         if not limit:
-            return [ReadText(text, 0) for text in texts]
+            return [ReadText(text, 0, is_cut) for text, is_cut in zip(texts, self._cut(texts, prefix), strict=True)]
         shown = [beginning(text, CHARACTERS_A_TOKEN * limit) for text in texts]
         lengths = self.lengths(shown, prefix)
         for place, text in enumerate(texts):
@@ -156,6 +194,14 @@ class TorchTextModel:
                 shown[place] = text
                 (lengths[place],) = self.lengths([text], prefix)
         return [ReadText(text, length) for text, length in zip(shown, lengths, strict=True)]
+
+    def _cut(self, texts: Sequence[str], prefix: str) -> list[bool]:
+        """Return True for each text that a tokenizer of static vectors cuts by its own file."""
+        tokenizer = self.model.tokenizer
+        if not isinstance(tokenizer, Tokenizer) or cast(Any, tokenizer).truncation is None:
+            return [False] * len(texts)
+        encodings = tokenizer.encode_batch_fast([prefix + text for text in texts], add_special_tokens=False)
+        return [bool(encoding.overflowing) for encoding in encodings]
 
     def reach(self, text: str, tokens: int) -> int:
         """Return the number of characters of a text that its first tokens take, special tokens apart."""

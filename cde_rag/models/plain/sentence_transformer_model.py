@@ -115,7 +115,7 @@ class SentenceTransformerModel(PlainModel):
         task = "query" if role == QUERY else "document"
         model, prefix = self._models[task], self.identity.prefixes[task]
         read, limit = model.read(texts, prefix), model.max_length
-        truncated = np.array([each.tokens > limit for each in read])
+        truncated = np.array([each.is_cut or each.tokens > limit for each in read])
         starts = list(range(len(texts)))
         if self.identity.windows and limit and model.has_offsets:
             read, starts = _in_windows(model, texts, read, prefix)

@@ -108,7 +108,7 @@ class TableTextModel:
 
     Args:
         table: The table.
-        max_length: None; a table reads texts of any length.
+        max_length: None; a table reads texts of any length, unless its tokenizer cuts them.
 
     Raises:
         ModelError: Its file was removed or written meanwhile, or texts are to be cut.
@@ -139,7 +139,7 @@ class TableTextModel:
         """Tokenize texts."""
         given = [prefix + text for text in texts]
         encodings = self._table.tokenizer.encode_batch_fast(given, add_special_tokens=False)
-        return [ReadText(encoding.ids, 0) for encoding in encodings]
+        return [ReadText(encoding.ids, 0, bool(encoding.overflowing)) for encoding in encodings]
 
     def reach(self, text: str, tokens: int) -> int:  # noqa: ARG002 (no text is cut)
         """Return the number of characters of a text."""

@@ -13,10 +13,12 @@ class ReadText(NamedTuple):
     Attributes:
         content: Token ids; or the text's beginning, where the model has a tokenizer of its own.
         tokens: Number of its tokens, special tokens included; above the model's limit if it is cut. 0 without limit.
+        is_cut: True if a tokenizer has cut it by its own file, as of some static tables, which have no other limit.
     """
 
     content: list[int] | str
     tokens: int
+    is_cut: bool = False
 
 
 @runtime_checkable

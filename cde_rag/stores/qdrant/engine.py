@@ -22,7 +22,7 @@ from cde_rag.stores.qdrant.tables import ClientPoints
 from cde_rag.stores.qdrant.verify import find_damage
 from cde_rag.stores.qdrant_base.locks import hold_lease
 from cde_rag.stores.qdrant_base.manifest import PointsGeneration, PointsManifest, full_name, vector_name
-from cde_rag.stores.qdrant_base.selection import no
+from cde_rag.stores.qdrant_base.selection import every, no
 from cde_rag.stores.qdrant_base.session import GoneError, PointSession
 
 LOCAL_POINTS: Final = 2000  # more than these are slow in a local folder, which commits each point
@@ -167,7 +167,10 @@ class QdrantSession(PointSession):
         generations.check_written(self._points, self._manifest, ids)
 
     def _check_complete(self, state: PointsGeneration) -> None:
-        if lacking := self._points.count(no(self._points.having(state.vector))):
+        due = no(self._points.having(state.vector))
+        if self._manifest.may_wait:  # those that the active generation lacks, too, may go on waiting
+            due = every(due, self._points.having(self._manifest.serving.vector))
+        if lacking := self._points.count(due):
             hint = "Add the others with add_to_generation."
             raise StoreError(f"Expected a vector for each record, found {lacking} without. {hint}")
 

@@ -53,7 +53,7 @@ def warn_of_cut_texts(cut: int, total: int, embedder: Embedder) -> None:
     if cut:
         identity = embedder.context.identity
         warn_user(
-            f"{cut} of {total} texts exceed the limit of {identity.max_length} tokens of {identity.name} and were "
+            f"{cut} of {total} texts exceed the limit of {identity.limit} of {identity.name} and were "
             f"truncated. {_setting(identity.max_length)}",
             TruncationWarning,
         )

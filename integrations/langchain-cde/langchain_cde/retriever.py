@@ -6,9 +6,11 @@ from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, Callba
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import run_in_executor
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from typing_extensions import Self
 
 from cde_rag import Collection
+from cde_rag._validation import wrong_argument
 from langchain_cde.documents import document
 
 
@@ -24,6 +26,9 @@ class CDERetriever(BaseRetriever):
         search_type: "hybrid", by vectors and terms (BM25) together; or "similarity", by vectors.
         weight: Weight of the vectors in a hybrid search, from 0 to 1; 0.65 by default.
         rerank: Name of a reranker of the best hits; see `cde_rag.Collection.search`.
+
+    Raises:
+        TypeError: An argument of another name, type or range.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -34,6 +39,16 @@ class CDERetriever(BaseRetriever):
     search_type: Literal["hybrid", "similarity"] = "hybrid"
     weight: float | None = Field(default=None, ge=0, le=1)
     rerank: str | None = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_own_errors(cls, given: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validated(given)
+        except ValidationError as error:
+            if not isinstance(given, dict):  # another object, where one of many kinds is expected
+                raise
+            raise wrong_argument(cls.__name__, error.errors()[0], cls.model_fields) from error
 
     def _get_relevant_documents(
         self,

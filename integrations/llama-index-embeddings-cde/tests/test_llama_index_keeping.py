@@ -132,6 +132,8 @@ def test_an_unknown_field_is_refused(fresh: Fresh, tmp_path: Path) -> None:
         fresh(contxt_path=tmp_path / "docs.context.safetensors")
     with pytest.raises(TypeError, match=r"'context_file': write context_path=… for it\.$"):
         fresh(context_file="docs.context.safetensors")
+    with pytest.raises(TypeError, match=r"^CDEEmbedding: embed_batch_size has to be greater than 0, found 0\.$"):
+        fresh(embed_batch_size=0)
     with pytest.raises(TypeError, match=r"^model is your own embedding, .* or any model by its name: model_name=…\.$"):
         fresh(model="text-embedding-3-small")
     embedding = fresh(seed=3)

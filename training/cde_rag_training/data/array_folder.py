@@ -17,6 +17,7 @@ from cde_rag.context.file_format import canonical_json
 from cde_rag.errors import CDEError
 
 MANIFEST = "manifest.json"
+LOCK = "run.lock"  # of the run that writes a folder
 FORMAT = 1
 MAX_MANIFEST = 1 << 26  # bytes: 64 MiB, some hundred thousand names of domains
 REMEDY = "Copy it again from an intact copy, or run prepare again, which repairs what is damaged."

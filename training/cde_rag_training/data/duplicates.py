@@ -10,7 +10,8 @@ surrogate embeddings a cosine of 0.95 or more. What is removed, in this order:
    may have: a text that answers anything (legal notices, "common parameters") answers nothing.
 
 So the same document with another query stays: both queries are valid, and the loss masks the two for each other.
-Texts are the same if they differ in case and white space alone. The first in the order given stays.
+Texts are the same if they differ in case and white space alone. The first in the order given stays. Hard negatives that
+are the same as a text of an evaluation set are taken out of pairs that stay.
 """
 
 from collections import Counter
@@ -24,7 +25,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.readers.tables import jsonl_rows, opened
 from cde_rag_training.clustering.near_duplicates import DuplicateConfig, Matches, UniqueTexts, matches, sharing_words
 from cde_rag_training.clustering.surrogate import Surrogate
-from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.pairs import Pair, text_key, without_negatives
 from cde_rag_training.data.reading import PairReader
 
 Side = Literal["document", "query"]
@@ -85,7 +86,7 @@ class Deduplicated(NamedTuple):
     """Kept and removed pairs.
 
     Attributes:
-        pairs: Kept pairs, in order.
+        pairs: Kept pairs, in order; without hard negatives of evaluation sets.
         removals: Removed pairs, in order.
     """
 
@@ -158,7 +159,8 @@ def without_near_duplicates(
     }
     removals = _against(pairs, sides, against, surrogate, config)
     removals |= _inside(pairs, sides, config, removals.keys())
-    kept = [pair for number, pair in enumerate(pairs) if number not in removals]
+    forbidden = {text_key(text) for one in against for text in (*one.documents, *one.queries)}
+    kept = [without_negatives(pair, forbidden) for number, pair in enumerate(pairs) if number not in removals]
     return Deduplicated(kept, [removals[number] for number in sorted(removals)])
 
 

@@ -1,8 +1,8 @@
 """Training pairs: a query, the document that answers it, and where both come from."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,27 @@ def text_key(text: str) -> bytes:
     return hashlib.sha256(" ".join(text.lower().split()).encode()).digest()
 
 
+def without_negatives(pair: Pair, forbidden: Container[bytes]) -> Pair:
+    """Return a pair without the hard negatives that have one of the keys of `text_key`; itself if it has none."""
+    left = tuple(text for text in pair.hard_negatives if text_key(text) not in forbidden)
+    return pair if len(left) == len(pair.hard_negatives) else replace(pair, hard_negatives=left)
+
+
 def without_duplicates(pairs: Iterable[Pair], *, against: Iterable[str] = ()) -> list[Pair]:
     """Keep the first pair of each document, and none whose document or query stands in `against` (evaluation texts).
 
-    Texts are compared without regard to case and white space. A repeated query stays: it has several right answers,
-    which the loss masks for each other.
+    Hard negatives that stand there go, too. Texts are compared without regard to case and white space. A repeated query
+    stays: it has several right answers, which the loss masks for each other.
     """
-    forbidden = {text_key(text) for text in against}
+    held_out = {text_key(text) for text in against}
+    forbidden = set(held_out)
     kept: list[Pair] = []
     for pair in pairs:
         document = text_key(pair.document)
         if document in forbidden or text_key(pair.query) in forbidden:
             continue
         forbidden.add(document)
-        kept.append(pair)
+        kept.append(without_negatives(pair, held_out))
     return kept
 
 

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError
 from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.stores.files import locked
 from cde_rag_training.clustering.clusters import (
     LAPTOP,
     ClusterConfig,
@@ -20,8 +21,16 @@ from cde_rag_training.clustering.clusters import (
     unit,
 )
 from cde_rag_training.clustering.surrogate import Surrogate, cached
-from cde_rag_training.data.array_folder import open_array, seal
-from cde_rag_training.data.layout import FILTER, LAYOUT, LEXICAL, LEXICAL_NEGATIVES, NEGATIVES, PASSAGES, PREFIXES
+from cde_rag_training.data.array_folder import LOCK, open_array, seal
+from cde_rag_training.data.layout import (
+    FILTER,
+    LAYOUT,
+    LEXICAL,
+    LEXICAL_NEGATIVES,
+    NEGATIVES,
+    PASSAGES,
+    PREFIXES,
+)
 from cde_rag_training.data.lexical import lexical_pairs
 from cde_rag_training.data.pairs import CorpusPassage, Pair
 from cde_rag_training.data.prepared import TOKENIZER, Prepared
@@ -85,6 +94,7 @@ def prepare(
     Raises:
         CorpusError: No pairs, a pair with an empty text, or vectors that are not finite.
         MissingExtraError: faiss, or what lexical pairs need, is not installed.
+        StoreError: Another run prepares pairs in the folder.
         OSError: The disk is full: no incomplete file is left, and the next run resumes.
         ValueError: A surrogate of the filter without its name in the config, or the name without it.
 
@@ -98,33 +108,37 @@ def prepare(
             f"{'no' if filter_surrogate is None else 'a'} surrogate. Give both or none."
         )
     cache = cache or output / "cache"
-    steps = Steps(output, cache)
-    given = {"method": METHOD, "pairs": pairs_digest(pairs)}
-    texts = {
-        "tokenizer": tokenizer.sha256,
-        "max_length": config.max_length,
-        "views": [config.keyword_views, config.sentence_views, config.seed],
-    }
-    texts |= {"passages": passages_digest(passages)} if passages else {}
-    facts = steps.run("texts", given | texts, lambda: _texts(pairs, passages, tokenizer, config, progress=progress))
-    vectors = given | {"surrogate": config.surrogate, "dims": config.dims}
-    folder = cache / "surrogate"
-    steps.run("vectors", vectors, lambda: _vectors(pairs, surrogate, folder, config, progress=progress))
-    sizes = {"clusters": asdict(config.clusters), "coarse_size": config.coarse_size}
-    steps.run("clusters", vectors | sizes, lambda: _clusters(pairs, output, config))
-    prefixed = any((pair.query_prefix, pair.document_prefix) != (None, None) for pair in pairs)
-    arrays = LAYOUT | (PASSAGES if passages else {}) | (PREFIXES if prefixed else {})
-    hard = any(pair.hard_negatives for pair in pairs)
-    if hard or filter_surrogate is not None:
-        key = vectors | texts | {"filter": config.filter_surrogate}
-        both = surrogate, filter_surrogate
-        steps.run("filter", key, lambda: _filter(pairs, both, output, folder, config, progress=progress))
-        arrays |= (NEGATIVES if hard else {}) | (FILTER if filter_surrogate is not None else {})
-    if config.lexical:
-        steps.run("lexical", given | (texts if hard else {}), lambda: _lexical(pairs, output if hard else None))
-        arrays |= LEXICAL | (LEXICAL_NEGATIVES if hard else {})
-    write_durably(output / TOKENIZER, tokenizer.serialised.encode())
-    seal(output, [TOKENIZER, *(f"{name}.npy" for name in arrays)], {**facts, "settings": asdict(config)})
+    output.mkdir(parents=True, exist_ok=True)
+    with locked(
+        output / LOCK, f"{output}: another run prepares pairs in this folder. Wait for its end, or name another"
+    ):
+        steps = Steps(output, cache)
+        given = {"method": METHOD, "pairs": pairs_digest(pairs)}
+        texts = {
+            "tokenizer": tokenizer.sha256,
+            "max_length": config.max_length,
+            "views": [config.keyword_views, config.sentence_views, config.seed],
+        }
+        texts |= {"passages": passages_digest(passages)} if passages else {}
+        facts = steps.run("texts", given | texts, lambda: _texts(pairs, passages, tokenizer, config, progress=progress))
+        vectors = given | {"surrogate": config.surrogate, "dims": config.dims}
+        folder = cache / "surrogate"
+        steps.run("vectors", vectors, lambda: _vectors(pairs, surrogate, folder, config, progress=progress))
+        sizes = {"clusters": asdict(config.clusters), "coarse_size": config.coarse_size}
+        steps.run("clusters", vectors | sizes, lambda: _clusters(pairs, output, config))
+        prefixed = any((pair.query_prefix, pair.document_prefix) != (None, None) for pair in pairs)
+        arrays = LAYOUT | (PASSAGES if passages else {}) | (PREFIXES if prefixed else {})
+        hard = any(pair.hard_negatives for pair in pairs)
+        if hard or filter_surrogate is not None:
+            key = vectors | texts | {"filter": config.filter_surrogate}
+            both = surrogate, filter_surrogate
+            steps.run("filter", key, lambda: _filter(pairs, both, output, folder, config, progress=progress))
+            arrays |= (NEGATIVES if hard else {}) | (FILTER if filter_surrogate is not None else {})
+        if config.lexical:
+            steps.run("lexical", given | (texts if hard else {}), lambda: _lexical(pairs, output if hard else None))
+            arrays |= LEXICAL | (LEXICAL_NEGATIVES if hard else {})
+        write_durably(output / TOKENIZER, tokenizer.serialised.encode())
+        seal(output, [TOKENIZER, *(f"{name}.npy" for name in arrays)], {**facts, "settings": asdict(config)})
     return Prepared.load(output)
 
 

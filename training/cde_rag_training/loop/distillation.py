@@ -1,7 +1,6 @@
 """Distillation of a finished embedder's vectors into the small first stage; resumes when interrupted."""
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -79,11 +78,11 @@ def distil_first_stage(
         optimiser.zero_grad()
         factor = scale.value if stages.scaled else 1.0
         (factor * (1 - cosine)).backward()
-        norm = optimiser.clip(factor)
-        if factor == 1 or math.isfinite(norm):
-            optimiser.step(min(1.0, (done + 1) / WARMUP, 1 - done / config.updates))
+        norm, rate = optimiser.clip(factor), min(1.0, (done + 1) / WARMUP, 1 - done / config.updates)
         if stages.scaled:
-            scale = scale.after(norm)
+            scale = optimiser.step_scaled(rate, norm, scale)
+        else:
+            optimiser.step(rate)
         done += 1
         if log is not None:
             log(done, float(cosine.detach()))

@@ -157,6 +157,18 @@ class Optimiser:
                     parameter.grad /= scale
         return float(nn.utils.clip_grad_norm_(self.parameters, self._clip))
 
+    def step_scaled(self, factor: float, norm: float, scale: LossScale) -> LossScale:
+        """Apply one update, unless the scaled gradients overflowed; return the scale of the next.
+
+        Args:
+            factor: Factor of every learning rate.
+            norm: Norm that `clip` returned.
+            scale: Scale of the loss that the gradients are of.
+        """
+        if math.isfinite(norm):
+            self.step(factor)
+        return scale.after(norm)
+
     def step(self, factor: float) -> None:
         """Apply one update.
 

@@ -240,12 +240,14 @@ class Trainer:
             norm = self._optimiser.clip(scale)
             self._check(batch, number, total=figures.total, norm=norm if scale == 1 else 0.0)
             row = self._figures(batch, figures) | self._probe(batch, figures, number)
-            if math.isfinite(norm):  # else the scaled gradients overflowed, and the update is left out
+            loss_scale = before.loss_scale
+            if self._stages.scaled:
+                loss_scale = self._optimiser.step_scaled(factor, norm, loss_scale)
+            else:
                 self._optimiser.step(factor)
         if self._average is not None:
             self._average.update(number)
         now = of_first(time.monotonic() - started, device=self._stages.device)
-        loss_scale = before.loss_scale.after(norm) if self._stages.scaled else before.loss_scale
         self._progress = replace(before, update=number, seconds=now, loss_scale=loss_scale)
         rates = {f"{part}_rate": rate for part, rate in self._optimiser.rates(factor).items()}
         speed = float(row["tokens"]) / max(time.monotonic() - begun, 1e-9)

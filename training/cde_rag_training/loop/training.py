@@ -23,7 +23,7 @@ from cde_rag.models.two_way.network import TwoWay
 from cde_rag.stores.files import locked
 from cde_rag_training.config import AdaptersConfig, PhaseConfig, TrainingConfig
 from cde_rag_training.corpora.filtering import warn_of_start_model
-from cde_rag_training.data.array_folder import MANIFEST
+from cde_rag_training.data.array_folder import LOCK, MANIFEST
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.loop.card import card
 from cde_rag_training.loop.distillation import distil_first_stage
@@ -41,7 +41,7 @@ from cde_rag_training.networks.start import Start, load_start, start_settings
 from cde_rag_training.processes import check_device, first_one_first, joined, rank
 from cde_rag_training.recipe import RecipeError
 
-MODEL, CARD, LOCK = "model", "README.md", "run.lock"
+MODEL, CARD = "model", "README.md"
 NO_PART_OF_A_RUN = ("machine", "evaluation", "guard", "share", "prepare")  # settings; the data has a digest of its own
 
 

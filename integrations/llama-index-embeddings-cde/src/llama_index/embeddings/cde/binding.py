@@ -16,12 +16,12 @@ from llama_index.embeddings.cde.marks import mark, marks_of, spaces
 from llama_index.embeddings.cde.own_model import check_owner, function_of, name_of
 from llama_index.embeddings.cde.samples import asample, sample, sampled_store
 from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, ModelWrapValidatorHandler, ValidationError, model_validator
 from typing_extensions import Self, override
 
 from cde_rag import Context, ContextualEmbedder, EmbedderOptions
 from cde_rag._files import user_path
-from cde_rag._validation import unknown_keyword
+from cde_rag._validation import unknown_keyword, wrong_argument
 from cde_rag.context.cache import cached_context
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.contextual import as_model
@@ -106,16 +106,16 @@ class BoundEmbedding(BaseEmbedding):
     _with_parent: int = PrivateAttr(default=0)
     _without_parent: int = PrivateAttr(default=0)
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _only_what_there_is(cls, given: Any) -> Any:
-        """Refuse unknown arguments, and names in place of your own embedding, in one sentence; pydantic calls this.
+    def _only_what_there_is(cls, given: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuse unknown and wrong arguments, and names in place of your own embedding, in one sentence.
 
         Raises:
             TypeError: There are such.
         """
         if not isinstance(given, dict):
-            return given
+            return validated(given)
         named = dict(cast(dict[str, Any], given))
         named.pop("class_name", None)  # of `model_dump`
         if isinstance(model := named.get("model"), str | Path):
@@ -126,7 +126,10 @@ class BoundEmbedding(BaseEmbedding):
         for name in named:
             if name not in cls.model_fields:
                 raise unknown_keyword(cls.__name__, name, sorted(cls.model_fields))
-        return named
+        try:
+            return validated(named)
+        except ValidationError as error:
+            raise wrong_argument(cls.__name__, error.errors()[0], cls.model_fields) from error
 
     @override
     def model_post_init(self, context: Any, /) -> None:

@@ -72,7 +72,7 @@ def embed_documents(
     embedded = embedder.embed_passages(texts, siblings, progress=progress)
     if count := int(embedded.truncated.sum()):
         warn_user(
-            f"{count} of {len(texts)} texts exceed the limit of {identity.max_length} tokens of {identity.name} and "
+            f"{count} of {len(texts)} texts exceed the limit of {identity.limit} of {identity.name} and "
             f"were truncated. {_setting(identity.max_length)}",
             TruncationWarning,
         )

@@ -28,7 +28,7 @@ def warn_of_cut_texts(cut: int, total: int, context: Context) -> None:
     if cut:
         identity = context.identity
         warn_user(
-            f"{cut} of {total} texts exceed the limit of {identity.max_length} tokens of {identity.name} and were "
+            f"{cut} of {total} texts exceed the limit of {identity.limit} of {identity.name} and were "
             "truncated. Haystack's DocumentSplitter makes chunks of 200 words: take "
             f'DocumentSplitter(split_by="word", split_length={identity.max_length * 2 // 3}).',
             TruncationWarning,
