@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from cde_rag._files import write_durably
 from cde_rag.cli.collections import at, existing, open_collection
 from cde_rag.cli.commands import command_line
 from cde_rag.cli.output import print_json, progress_bar, updating
@@ -20,10 +21,13 @@ from cde_rag.errors import CorpusError
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
+    from cde_rag.evaluation import Evaluation
+    from cde_rag.evaluation.answer_evaluation import AnswerEvaluation
     from cde_rag.evaluation.answer_systems import JudgedIndex
     from cde_rag.evaluation.question_folder import Site
 
 DEFAULT: Final = "default"  # options of an index that has none
+INDEXES: Final = (DEFAULT, "--alone", "--headers section")  # with siblings, without them, and with headings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,19 +37,23 @@ class AnswerOptions:
     Attributes:
         systems: Systems to run.
         indexes: Options of `cde-rag index` for each index; `DEFAULT` for none.
+        models: Further models, each of which makes all the indexes, too.
         split: Keep corpora of this split only; None for all.
         work: Folder for the indexes; None for a temporary one.
         shown: Whether progress is shown; None where there is a terminal.
         as_json: Print JSON.
+        plot: File for a plot; None for none.
         further: Options that all indexes have.
     """
 
     systems: Sequence[str]
     indexes: Sequence[str]
+    models: Sequence[str]
     split: str | None
     work: Path | None
     shown: bool | None
     as_json: bool
+    plot: Path | None
     further: Sequence[str] = ()
 
 
@@ -92,6 +100,19 @@ def evaluate_collection(
         _print_evaluated([[index]], options.work, options)
 
 
+def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as_json: bool) -> bool:
+    """Print an evaluation, after its plot is written; returns True if it was printed as JSON."""
+    if plot is not None:
+        from cde_rag.evaluation.interval_plot import interval_plot
+
+        write_durably(plot, interval_plot(found.comparison).encode())
+    if as_json:
+        print_json(found.to_json())
+    else:
+        typer.echo(str(found))
+    return as_json
+
+
 def _print_evaluated(
     corpora: "Sequence[Sequence[JudgedIndex]] | Iterator[Sequence[JudgedIndex]]",
     work: Path | None,
@@ -101,10 +122,8 @@ def _print_evaluated(
 
     with progress_bar("evaluate", "systems", shown=options.shown) as update:
         found = evaluate_answers(corpora, systems=options.systems, folder=work, on_progress=updating(update))
-    if options.as_json:
-        print_json(found.to_json())
+    if print_found(found, plot=options.plot, as_json=options.as_json):
         return
-    typer.echo(str(found))
     if left := [name for name in options.systems if name not in found.systems]:
         typer.echo(f"Not run, since the model has no null context: {', '.join(left)}.", err=True)
 
@@ -137,11 +156,18 @@ def _indexes(
             pages, place = _pages(folder, work / site.name)
             questions = read_questions(folder, site.name, page_names(pages))
             indexes: list[JudgedIndex] = []
-            for number, words in enumerate(options.indexes):
+            for number, words in enumerate(_options_of_indexes(options)):
                 opened = stack.enter_context(_indexed(pages, place, words, options))
                 name = words if number else ""
                 indexes.append(JudgedIndex.of_pages(opened, questions, site, name=name))
             yield indexes
+
+
+def _options_of_indexes(options: AnswerOptions) -> list[str]:
+    """Return the options of each index; those of further models name the model, which replaces the first one."""
+    of_models = ["", *(f"--model {shlex.quote(model)}" for model in options.models)]
+    words = ["" if each == DEFAULT else each for each in options.indexes]
+    return [" ".join(filter(None, (model, each))) for model in of_models for each in words]
 
 
 def _pages(folder: Path, place: Path) -> tuple[Path, Path]:
@@ -167,7 +193,7 @@ def _indexed(pages: Path, place: Path, words: str, options: AnswerOptions) -> "C
     """
     from cde_rag.cli.index import index
 
-    given = [*options.further, *([] if words == DEFAULT else shlex.split(words))]
+    given = [*options.further, *shlex.split(words)]
     store = place / f"{hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]}.faiss"
     arguments = [*given, "--sync", "--yes", str(pages), str(store)]
     alone = command_line()

@@ -9,12 +9,13 @@ import typer
 
 from cde_rag._files import user_path
 from cde_rag.cli.answers import (
-    DEFAULT,
+    INDEXES,
     AnswerOptions,
     evaluate_collection,
     evaluate_folders,
     has_questions,
     is_collection,
+    print_found,
 )
 from cde_rag.cli.collections import TenantOption
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, updating
@@ -39,7 +40,10 @@ def evaluate(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="Listed by cde-rag models. [default: cde-mini, or the collection's]")
+        list[str] | None,
+        typer.Option(
+            help="Listed by cde-rag models; repeatable, to compare several. [default: cde-mini, or the collection's]"
+        ),
     ] = None,
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
@@ -59,8 +63,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="OPTIONS",
-            help="For folders of pages: options of cde-rag index, such as '--headers section', or default for none. "
-            "Repeatable: further indexes are compared with the first one.",
+            help="For folders of pages: options of cde-rag index, such as '--max-tokens 100', or default for none; "
+            "repeatable. [default: default, --alone, --headers section]",
         ),
     ] = None,
     work: Annotated[
@@ -96,6 +100,9 @@ def evaluate(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at blank queries and at judged documents that the corpus lacks.")
     ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw differences, intervals and costs: an .svg file.")
+    ] = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -126,23 +133,27 @@ def evaluate(
     """
     of_questions = {"--index": index, "--work": work, "--tenant": tenant}
     of_sets = {"--foreign": foreign, "--parent-key": parent_key, "--max-characters": max_characters, "--strict": strict}
+    first, further = (model[0], model[1:]) if model else (None, [])
     in_collection = len(sets) == 2 and is_collection(sets[0])
     if in_collection or any(has_questions(user_path(each)) for each in sets):
         _refuse(of_sets, "retrieval sets")
         options = _answer_options(
             AnswerOptions(
                 systems=system or (),
-                indexes=index or [DEFAULT],
+                indexes=index or INDEXES,
+                models=further,
                 split=split,
                 work=None if work is None else user_path(work),
                 shown=progress,
                 as_json=as_json,
+                plot=None if plot is None else user_path(plot),
             ),
-            {"--model": model, "--context-size": context_size, "--seed": (seed or [None])[0]},
+            {"--model": first, "--context-size": context_size, "--seed": (seed or [None])[0]},
         )
         if in_collection:
             _refuse({"--index": index, "--context-size": context_size, "--seed": seed}, "folders of pages")
-            evaluate_collection(sets[0], user_path(sets[1]), options, model=model, tenant=tenant)
+            _refuse({"a second --model": further}, "folders of pages")
+            evaluate_collection(sets[0], user_path(sets[1]), options, model=first, tenant=tenant)
         else:
             _refuse({"--tenant": tenant, "a second --seed": (seed or [])[1:]}, "others")
             evaluate_folders([user_path(folder) for folder in sets], options)
