@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cde_rag.evaluation.answer_evaluation import AnswerEvaluation
     from cde_rag.evaluation.answer_systems import JudgedIndex
     from cde_rag.evaluation.question_folder import Site
+    from cde_rag.evaluation.system_comparison import SystemComparison
 
 DEFAULT: Final = "default"  # options of an index that has none
 INDEXES: Final = (DEFAULT, "--alone", "--headers section")  # with siblings, without them, and with headings
@@ -78,7 +79,7 @@ def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
     with contextlib.ExitStack() as stack:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
         corpora = list(_corpora(folders, options.split))
-        _print_evaluated(_indexes(corpora, work, options), work, options)
+        _print_evaluated(_indexes(corpora, work, options), work, options, str(folders[0] / "pages"))
 
 
 def evaluate_collection(
@@ -97,7 +98,7 @@ def evaluate_collection(
     with open_collection(existing(place, tenant), model) as opened:
         name = tenant or PurePosixPath(place).stem
         index = JudgedIndex.of_questions(opened, questions, source=str(judged), name=name)
-        _print_evaluated([[index]], options.work, options)
+        _print_evaluated([[index]], options.work, options, None)
 
 
 def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as_json: bool) -> bool:
@@ -113,10 +114,33 @@ def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as
     return as_json
 
 
+def print_way(found: "SystemComparison", source: str) -> None:
+    """Print the command or class that makes the system to take; nothing where there are too few questions.
+
+    Args:
+        found: The comparison.
+        source: Folder of the documents.
+    """
+    if not found.advice or not found.is_enough:
+        return
+    system, _, options = found.taken.partition(" ")
+    kind, made = system.partition("_")[0], f"cde-rag index {source} {Path(source).resolve().name}.faiss"
+    made += {"own": " --alone", "headers": " --headers section"}.get(kind, "") + f" {options}".rstrip()
+    search = " Search it --by vectors." if system in {"index_vectors", "own", "parents", "headers"} else ""
+    ways = {
+        "bm25": "any index, searched --by bm25",
+        "null": "ContextualEmbedder(model, Context.null(model)) in Python",
+        "minilm": "PlainEmbedder in Python, searched by vectors",
+        "hybrid": "PlainEmbedder in Python",
+    }
+    typer.echo(f"{found.taken}: {ways.get(kind, f'{made}{search}')}")
+
+
 def _print_evaluated(
     corpora: "Sequence[Sequence[JudgedIndex]] | Iterator[Sequence[JudgedIndex]]",
     work: Path | None,
     options: AnswerOptions,
+    source: str | None,
 ) -> None:
     from cde_rag.evaluation.answer_evaluation import evaluate_answers
 
@@ -126,6 +150,8 @@ def _print_evaluated(
         return
     if left := [name for name in options.systems if name not in found.systems]:
         typer.echo(f"Not run, since the model has no null context: {', '.join(left)}.", err=True)
+    if source is not None:
+        print_way(found.comparison, source)
 
 
 def _corpora(folders: Sequence[Path], split: str | None) -> "Iterator[tuple[Path, Site]]":

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,12 +16,10 @@ from cde_rag.cli.answers import (
     has_questions,
     is_collection,
     print_found,
+    print_way,
 )
 from cde_rag.cli.collections import TenantOption
-from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, updating
-
-if TYPE_CHECKING:
-    from cde_rag.evaluation.report import SetResult
+from cde_rag.cli.output import JsonOption, ProgressOption, progress_bar, updating
 
 ANSWER_SYSTEM_NAMES = "index, index_vectors, null, null_hybrid, bm25, minilm, hybrid."
 SYSTEM_NAMES = (
@@ -161,37 +159,40 @@ def evaluate(
     _refuse(of_questions, "judged questions")
     from cde_rag.evaluation import SYSTEMS
     from cde_rag.evaluation import evaluate as evaluate_sets
-    from cde_rag.evaluation.harness import APPLIES
+    from cde_rag.evaluation.harness import APPLIES, OF_CORPUS
     from cde_rag.evaluation.markdown_set import is_markdown
 
     if unknown := sorted(set(system or ()) - set(SYSTEMS)):
         raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(SYSTEMS)}", param_hint="--system")
+    options: dict[str, Any] = {
+        "context_size": context_size,
+        "seeds": seed or [0],
+        "split": split or "test",
+        "parent_key": parent_key,
+        "max_characters": max_characters,
+        "max_queries": max_queries,
+        "strict": strict,
+    }
+    asked = system or tuple(SYSTEMS)
     with progress_bar("evaluate", "systems", shown=progress) as update:
         update(0, None)
         found = evaluate_sets(
-            sets,
-            model=model or "cde-mini",
-            context_size=context_size,
-            seeds=seed or [0],
-            systems=system or tuple(SYSTEMS),
-            foreign=foreign,
-            split=split or "test",
-            parent_key=parent_key,
-            max_characters=max_characters,
-            max_queries=max_queries,
-            strict=strict,
-            on_progress=updating(update),
+            sets, model=first or "cde-mini", systems=asked, foreign=foreign, on_progress=updating(update), **options
         )
-    if as_json:
-        print_json(found.to_json())
+        own = [name for name in asked if name not in OF_CORPUS]
+        for name in further if own else ():
+            other = evaluate_sets(sets, model=name, systems=own, on_progress=updating(update), **options)
+            found = found.with_model(name, other)
+    if print_found(found, plot=None if plot is None else user_path(plot), as_json=as_json):
         return
-    typer.echo(str(found))
     if left := [name for name in system or () if name not in found.systems]:
         typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
     for folder, result in zip(map(Path, sets), found.sets, strict=True):
         if is_markdown(folder):
-            counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"
-            typer.echo(f"{folder}: {counts} of Markdown. {_advice(folder, result)}")
+            typer.echo(
+                f"{folder}: the queries are {len(result.query_ids)} headings, the documents {result.documents} sections"
+            )
+    print_way(found.comparison, sets[0])
 
 
 def _refuse(given: Mapping[str, object], of: str) -> None:
@@ -210,26 +211,3 @@ def _answer_options(options: AnswerOptions, further: Mapping[str, object]) -> An
     words = [str(word) for name, value in further.items() if value is not None for word in (name, value)]
     systems = [name for name in ANSWER_SYSTEMS if not options.systems or name in options.systems]
     return replace(options, systems=systems, further=words)
-
-
-def _advice(folder: Path, result: "SetResult") -> str:
-    """Return a sentence about the best of the systems that one can take, whose names are commands' options."""
-    ways = {
-        "parents_hybrid": f"cde-rag index {folder} {folder.name}.faiss",
-        "own_hybrid": f"cde-rag index {folder} {folder.name}.faiss --alone",
-        "parents": "the same collection, searched --by vectors",
-        "own": "cde-rag index --alone, searched --by vectors",
-        "bm25": "cde-rag search --by bm25",
-        "minilm": "a plain embedder",
-        "hybrid": "a plain embedder with BM25",
-    }
-    ran = [system for system in ways if system in result.scores]
-    if len(ran) < 2:
-        return ""
-    best, second = sorted(ran, key=lambda system: -result.mean(system))[:2]
-    from cde_rag.evaluation.intervals import compare
-
-    paired = result.paired(best, second)
-    difference = compare([paired]) if paired else None
-    sure = "" if difference and difference.queries[0] > 0 else f", not surely more than {second}"
-    return f"{best} finds most{sure}: {ways[best]}"

@@ -32,8 +32,7 @@ from cde_rag.evaluation.answer_systems import (
 from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.intervals import Difference
 from cde_rag.evaluation.ranking import Ranking
-from cde_rag.evaluation.report import table
-from cde_rag.evaluation.system_comparison import SystemComparison
+from cde_rag.evaluation.system_comparison import SystemComparison, table
 from cde_rag.models.files import model_files
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.tokenizer import TextTokenizer

@@ -7,6 +7,7 @@ from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.system_comparison import SystemComparison, seconds
 
 _ROW: Final = 24  # pixels
+_MARGIN: Final = 8.0
 _TOP: Final = 56  # of the first row
 _CHARACTER: Final = 7  # width, at most
 _PLOT, _COSTS = 360, 190  # widths of the intervals, and of the column of costs
@@ -27,7 +28,7 @@ def interval_plot(found: SystemComparison) -> str:
     intervals = {name: one.sets or one.queries for name, one in rows.items()}
     low, high = min(each[0] for each in intervals.values()), max(each[1] for each in intervals.values())
     width = (high - low) or 1.0
-    left = 16 + _CHARACTER * max(map(len, systems))
+    left = 2 * _MARGIN + _CHARACTER * max(map(len, systems))
 
     def x(value: float) -> float:
         return round(left + _PLOT * (value - low) / width, 1)
@@ -35,9 +36,11 @@ def interval_plot(found: SystemComparison) -> str:
     bottom = _TOP + _ROW * len(systems)
     lines = [
         _text(
-            8, 20, f"{found.metric} × 100: difference to {found.reference} ({100 * found.mean(found.reference):.1f})"
+            _MARGIN,
+            20,
+            f"{found.metric} × 100: difference to {found.reference} ({100 * found.mean(found.reference):.1f})",
         ),
-        _text(left + _PLOT + 16, 40, "embedding, model"),
+        _text(left + _PLOT + 2 * _MARGIN, 40, "embedding, model"),
         f'<line x1="{x(0)}" y1="{_TOP - 18}" x2="{x(0)}" y2="{bottom - 12}" stroke="#444" stroke-dasharray="3 3"/>',
     ]
     for place, name in enumerate(systems):
@@ -46,21 +49,23 @@ def interval_plot(found: SystemComparison) -> str:
         sure = found.is_sure(rows[name]) or found.is_sure(found.difference(found.reference, name))
         colour = _SURE if sure else _UNSURE
         lines += [
-            _text(8, y + 4, name, weight="bold" if name == found.taken else "normal"),
+            _text(_MARGIN, y + 4, name, weight="bold" if name == found.taken else "normal"),
             f'<line x1="{x(begin)}" y1="{y}" x2="{x(end)}" y2="{y}" stroke="{colour}" stroke-width="2"/>',
-            f'<circle cx="{x(mean)}" cy="{y}" r="4" fill="{colour}"><title>{_label(name, mean, begin, end)}</title>'
-            "</circle>",
-            _text(left + _PLOT + 16, y + 4, _cost(found.costs.get(name))),
+            _dot(x(mean), y, colour, _label(name, mean, begin, end)),
+            _text(left + _PLOT + 2 * _MARGIN, y + 4, _cost(found.costs.get(name))),
         ]
     lines += [_text(x(end), bottom + 8, f"{100 * end:+.0f}", anchor="middle") for end in sorted({low, 0.0, high})]
     size = f'width="{left + _PLOT + _COSTS}" height="{bottom + 20}"'
-    style = 'font-family="sans-serif" font-size="12"'
-    body = "\n".join(lines)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *lines, "</svg>\n"])
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+def _text(x: float, y: int, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
+
+
+def _dot(x: float, y: int, colour: str, label: str) -> str:
+    return f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"><title>{label}</title></circle>'
 
 
 def _label(name: str, mean: float, low: float, high: float) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +51,11 @@ class SystemComparison:
         """Number of queries."""
         return sum(map(len, self.blocks))
 
+    @property
+    def is_enough(self) -> bool:
+        """True if there are queries enough to be sure of anything."""
+        return self.queries >= FEWEST
+
     @cached_property
     def reference(self) -> str:
         """The system that the others are compared with."""
@@ -66,7 +72,7 @@ class SystemComparison:
 
     def is_sure(self, found: Difference) -> bool:
         """Return True if a difference is surely above 0."""
-        return self.queries >= FEWEST and _interval(found)[0] > 0
+        return self.is_enough and _interval(found)[0] > 0
 
     @cached_property
     def best(self) -> str:
@@ -102,9 +108,9 @@ class SystemComparison:
     @property
     def advice(self) -> str:
         """Sentence that names the system to take, and the price of the best one; empty if there is no choice."""
-        if len(self._takeable) < 2:  # noqa: PLR2004 (a choice has two)
+        if len(self._takeable) < 2:
             return ""
-        if self.queries < FEWEST:
+        if not self.is_enough:
             other = self.reference if self.best != self.reference else self._second
             lead = self.difference(self.best, other)
             more = "" if (count := self.needed(lead)) is None else f"; about {count:,} would show that"
@@ -165,7 +171,7 @@ class SystemComparison:
         more = self.difference(self.best, self.taken) if self.best != self.taken else None
         return {
             **found,
-            "take": None if self.queries < FEWEST else self.taken,
+            "take": self.taken if self.is_enough else None,
             "best": self.best,
             "queries": self.queries,
             "queries_needed": None if more is None else self.needed(more),
@@ -186,7 +192,7 @@ def _points(found: Difference) -> str:
 
 def seconds(value: float) -> str:
     """Return seconds with two digits, or in full from 10 on."""
-    return f"{value:,.0f}" if value >= 10 or not value else f"{value:.2g}"  # noqa: PLR2004 (two digits)
+    return f"{value:,.0f}" if value >= 10 or not value else f"{value:.2g}"
 
 
 def _shown(cost: Cost | None) -> list[str]:
@@ -194,3 +200,15 @@ def _shown(cost: Cost | None) -> list[str]:
         return ["", "", ""]
     sizes = (f"{each / _MB:,.1f}" if each else "–" for each in (cost.vector_bytes, cost.model_bytes))
     return [seconds(cost.seconds) if cost.seconds else "–", *sizes]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Format rows as columns of equal width: the first left-aligned, the others right-aligned."""
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ).rstrip()
+        for row in rows
+    ]
