@@ -183,15 +183,14 @@ def evaluate(
         for name in further if own else ():
             other = evaluate_sets(sets, model=name, systems=own, on_progress=updating(update), **options)
             found = found.with_model(name, other)
+    for folder, result in zip(map(Path, sets), () if as_json else found.sets, strict=not as_json):
+        if is_markdown(folder):
+            counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"
+            typer.echo(f"{folder}: {counts} of Markdown.")
     if print_found(found, plot=None if plot is None else user_path(plot), as_json=as_json):
         return
     if left := [name for name in system or () if name not in found.systems]:
         typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
-    for folder, result in zip(map(Path, sets), found.sets, strict=True):
-        if is_markdown(folder):
-            typer.echo(
-                f"{folder}: the queries are {len(result.query_ids)} headings, the documents {result.documents} sections"
-            )
     print_way(found.comparison, sets[0])
 
 

@@ -125,7 +125,7 @@ def evaluate(
         )
     foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)
     embed = MiniLM(device) if DENSE.intersection(systems) else None
-    bind, meter = _binder(loaded, context_size), CostMeter()
+    bind, meter = _Bound(loaded, context_size), CostMeter()
     done, total = 0, sum(map(len, asked))
     results: list[SetResult] = []
     for data, wanted, other in zip(sets, asked, foreign_corpora, strict=True):
@@ -150,17 +150,17 @@ def evaluate(
                 query_ids=data.query_ids,
                 blocks=data.blocks,
                 scores=scores,
-                costs=_costs(scores, loaded, data.corpus.texts, meter),
+                costs=_costs(scores, bind, data.corpus.texts, meter),
             )
         )
     return Evaluation(model=loaded.identity.name, context_size=context_size, seeds=tuple(seeds), sets=tuple(results))
 
 
-def _costs(systems: Collection[str], model: Model, texts: Sequence[str], meter: CostMeter) -> dict[str, Cost]:
+def _costs(systems: Collection[str], bound: "_Bound", texts: Sequence[str], meter: CostMeter) -> dict[str, Cost]:
     """Return the costs of those systems that a user can take; MiniLM is timed in the fastest runtime, as a model is."""
     costs = {"bm25": Cost()} if "bm25" in systems else {}
-    if own := _OF_MODEL.intersection(systems):
-        costs |= dict.fromkeys(sorted(own), meter.cost(ContextualEmbedder(model, first_context(model)), texts))
+    if (own := _OF_MODEL.intersection(systems)) and bound.last is not None:
+        costs |= dict.fromkeys(sorted(own), meter.cost(bound.last, texts))
     if minilm := _MINILM.intersection(systems):
         costs |= dict.fromkeys(sorted(minilm), meter.cost(PlainEmbedder(minilm_name()), texts))
     return costs
@@ -243,15 +243,25 @@ def _foreign_corpora(sets: Sequence[RetrievalSet], foreign: str | Path | None) -
     return others
 
 
-def _binder(model: Model, context_size: int) -> Binder:
-    def bind(corpus: Sequence[str] | None, seed: int) -> ContextualEmbedder:
+class _Bound:
+    """Binder of a model to contexts, which keeps the last embedder: its model is timed."""
+
+    last: ContextualEmbedder | None = None
+
+    def __init__(self, model: Model, context_size: int) -> None:
+        self._model, self._context_size = model, context_size
+
+    def __call__(self, corpus: Sequence[str] | None, seed: int) -> ContextualEmbedder:
+        """Bind the model; see `Binder`."""
         if corpus is None:
-            return ContextualEmbedder(model, first_context(model))
+            self.last = ContextualEmbedder(self._model, first_context(self._model))
+            return self.last
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallContextWarning)  # the result counts the context's documents
-            return ContextualEmbedder.from_corpus(corpus, model=model, context_size=context_size, seed=seed)
-
-    return bind
+            self.last = ContextualEmbedder.from_corpus(
+                corpus, model=self._model, context_size=self._context_size, seed=seed
+            )
+        return self.last
 
 
 def _rankings(

@@ -41,7 +41,7 @@ def interval_plot(found: SystemComparison) -> str:
             f"{found.metric} × 100: difference to {found.reference} ({100 * found.mean(found.reference):.1f})",
         ),
         _text(left + _PLOT + 2 * _MARGIN, 40, "embedding, model"),
-        f'<line x1="{x(0)}" y1="{_TOP - 18}" x2="{x(0)}" y2="{bottom - 12}" stroke="#444" stroke-dasharray="3 3"/>',
+        f'<line x1="{x(0.0)}" y1="{_TOP - 18}" x2="{x(0.0)}" y2="{bottom - 12}" stroke="#444" stroke-dasharray="3 3"/>',
     ]
     for place, name in enumerate(systems):
         y, (begin, end) = _TOP + _ROW * place, intervals[name]
