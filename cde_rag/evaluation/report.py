@@ -227,7 +227,8 @@ class Evaluation:
         seeds = ", ".join(map(str, self.seeds))
         smaller = any(one.context_documents < self.context_size for one in self.sets)
         size = f"{'up to ' if smaller else ''}{self.context_size} context documents"
-        lines = [f"NDCG@10 × 100 · {self.model} · {size} · seeds {seeds}"]
+        name = f" · {self.sets[0].name}" if len(self.sets) == 1 else ""
+        lines = [f"NDCG@10 × 100{name} · {self.model} · {size} · seeds {seeds}"]
         if len(self.sets) > 1:
             lines += [*table([["", *self.systems], *self._rows()]), ""]
         lines += table(self.comparison.rows())
