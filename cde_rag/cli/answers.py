@@ -114,26 +114,30 @@ def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as
     return as_json
 
 
-def print_way(found: "SystemComparison", source: str) -> None:
+def print_way(found: "SystemComparison", source: str, first: str) -> None:
     """Print the command or class that makes the system to take; nothing where there are too few questions.
 
     Args:
         found: The comparison.
         source: Folder of the documents.
+        first: Options of the systems whose names have none.
     """
     if not found.advice or not found.is_enough:
         return
     system, _, options = found.taken.partition(" ")
-    kind, made = system.partition("_")[0], f"cde-rag index {source} {Path(source).resolve().name}.faiss"
-    made += {"own": " --alone", "headers": " --headers section"}.get(kind, "") + f" {options}".rstrip()
-    search = " Search it --by vectors." if system in {"index_vectors", "own", "parents", "headers"} else ""
-    ways = {
-        "bm25": "any index, searched --by bm25",
-        "null": "ContextualEmbedder(model, Context.null(model)) in Python",
-        "minilm": "PlainEmbedder in Python, searched by vectors",
-        "hybrid": "PlainEmbedder in Python",
+    kind, name = system.partition("_")[0], Path(source).resolve().name
+    in_python = {
+        "null": "Context.null(model) or PlainEmbedder(model)",
+        "minilm": "PlainEmbedder, searched by vectors",
+        "hybrid": "PlainEmbedder",
     }
-    typer.echo(f"{found.taken}: {ways.get(kind, f'{made}{search}')}")
+    if kind in in_python:
+        typer.echo(f"{found.taken}: in Python, a collection with {in_python[kind]}")
+        return
+    made = {"own": "--alone", "headers": "--headers section"}.get(kind, "")
+    words = " ".join(filter(None, ("cde-rag index", source, f"{name}.faiss", made, options or first)))
+    by = {"bm25": "bm25", "index": ""}.get(system, "" if system.endswith("_hybrid") else "vectors")
+    typer.echo(f"{found.taken}: {words}{f', searched --by {by}' if by else ''}")
 
 
 def _print_evaluated(
@@ -151,7 +155,9 @@ def _print_evaluated(
     if left := [name for name in options.systems if name not in found.systems]:
         typer.echo(f"Not run, since the model has no null context: {', '.join(left)}.", err=True)
     if source is not None:
-        print_way(found.comparison, source)
+        print_way(
+            found.comparison, source, " ".join((*map(shlex.quote, options.further), _words_of(options)[0])).strip()
+        )
 
 
 def _corpora(folders: Sequence[Path], split: str | None) -> "Iterator[tuple[Path, Site]]":
@@ -182,14 +188,14 @@ def _indexes(
             pages, place = _pages(folder, work / site.name)
             questions = read_questions(folder, site.name, page_names(pages))
             indexes: list[JudgedIndex] = []
-            for number, words in enumerate(_options_of_indexes(options)):
+            for number, words in enumerate(_words_of(options)):
                 opened = stack.enter_context(_indexed(pages, place, words, options))
                 name = words if number else ""
                 indexes.append(JudgedIndex.of_pages(opened, questions, site, name=name))
             yield indexes
 
 
-def _options_of_indexes(options: AnswerOptions) -> list[str]:
+def _words_of(options: AnswerOptions) -> list[str]:
     """Return the options of each index; those of further models name the model, which replaces the first one."""
     of_models = ["", *(f"--model {shlex.quote(model)}" for model in options.models)]
     words = ["" if each == DEFAULT else each for each in options.indexes]

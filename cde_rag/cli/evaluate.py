@@ -1,5 +1,6 @@
 """The command evaluate."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -191,7 +192,7 @@ def evaluate(
         return
     if left := [name for name in system or () if name not in found.systems]:
         typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
-    print_way(found.comparison, sets[0])
+    print_way(found.comparison, sets[0], "" if first is None else f"--model {shlex.quote(first)}")
 
 
 def _refuse(given: Mapping[str, object], of: str) -> None:

@@ -1,4 +1,4 @@
-"""Costs of what is evaluated: time of embedding, and bytes of the vectors and of the model's files."""
+"""Costs of a system: time of embedding, and bytes of the vectors and of the model's files."""
 
 import statistics
 import time

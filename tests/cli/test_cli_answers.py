@@ -10,9 +10,12 @@ from plain_model import write_transformer
 from tiny import WORDS
 
 from cde_rag import Collection
+from cde_rag.cli.answers import print_way
 from cde_rag.evaluation.answer_scores import answer_scores
 from cde_rag.evaluation.answer_systems import JudgedIndex
+from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.question_folder import Site, read_questions
+from cde_rag.evaluation.system_comparison import SystemComparison
 
 OWN = ("--system", "index", "--system", "index_vectors", "--system", "bm25", "--system", "null")
 ONE = ("--index", "default")
@@ -125,6 +128,23 @@ def test_models_are_compared_and_what_they_share_is_run_once(run, model_folder: 
     assert compared["queries"] == 21
     assert compared["advice"].startswith(f"Take {compared['take']}: ")
     assert plot.read_text().count("<circle") == len(found["systems"])
+
+
+@pytest.mark.parametrize(
+    ("taken", "way"),
+    [
+        ("index", "cde-rag index docs/pages pages.faiss --model cde-base-1"),
+        ("index_vectors --alone", "cde-rag index docs/pages pages.faiss --alone, searched --by vectors"),
+        ("own_hybrid --model cde-mini", "cde-rag index docs/pages pages.faiss --alone --model cde-mini"),
+        ("bm25", "cde-rag index docs/pages pages.faiss --model cde-base-1, searched --by bm25"),
+        ("null_hybrid", "in Python, a collection with Context.null(model) or PlainEmbedder(model)"),
+    ],
+)
+def test_the_way_to_the_system_to_take(capsys: pytest.CaptureFixture[str], taken: str, way: str):
+    scores = {"minilm": np.zeros(20), taken: np.ones(20)}
+    found = SystemComparison("MRR@10", [scores], [np.arange(20)], {name: Cost() for name in scores})
+    print_way(found, "docs/pages", "--model cde-base-1")
+    assert capsys.readouterr().out == f"{taken}: {way}\n"
 
 
 def test_several_corpora_of_a_split(run, tmp_path: Path):
