@@ -125,7 +125,8 @@ def print_way(found: "SystemComparison", source: str, first: str) -> None:
     if not found.advice or not found.is_enough:
         return
     system, _, options = found.taken.partition(" ")
-    kind, name = system.partition("_")[0], Path(source).resolve().name
+    kind, folder = system.partition("_")[0], Path(source).resolve()
+    name = (folder.parent if folder.name == "pages" else folder).name
     in_python = {
         "null": "Context.null(model) or PlainEmbedder(model)",
         "minilm": "PlainEmbedder, searched by vectors",

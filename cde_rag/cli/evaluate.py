@@ -108,9 +108,11 @@ def evaluate(
     """Evaluate retrieval on judged questions, compared with baselines.
 
     A folder of pages has pages/ (or pages.jsonl.gz) and questions.jsonl, whose lines have question and answers, each
-    with page and quote. The pages are indexed as by cde-rag index. A passage answers if it holds the quote. The table
-    shows MRR@10 and hits of answers and pages, and answers within the first 500, 1,000 and 2,000 tokens that are
-    returned; the baselines search the same passages: without context, all-MiniLM-L6-v2, BM25, both together.
+    with page and quote. The pages are indexed as by cde-rag index, by each model. A passage answers if it holds the
+    quote. The tables show MRR@10 with intervals and costs, hits of answers and pages, and answers within the first 500,
+    1,000 and 2,000 tokens that are returned; the baselines search the same passages: without context,
+    all-MiniLM-L6-v2, BM25, both together. The last lines name the system to take: the cheapest that the best one does
+    not surely surpass.
 
     A COLLECTION and a file of judged questions (such lines, with page and quote or with id, or saved from the page of
     cde-rag serve) are evaluated alike.
@@ -123,7 +125,8 @@ def evaluate(
     \b
     Examples:
       cde-rag evaluate my-pages/
-      cde-rag evaluate my-pages/ --index default --index "--headers section"
+      cde-rag evaluate my-pages/ --model cde-mini --model cde-base-1 --plot models.svg
+      cde-rag evaluate my-pages/ --index default --index "--max-tokens 100"
       cde-rag evaluate docs.faiss judged.jsonl
       cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json

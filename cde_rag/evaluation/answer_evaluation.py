@@ -177,6 +177,9 @@ class AnswerEvaluation:
     def _notes(self) -> list[str]:
         notes: list[str] = []
         for one in self.corpora:
+            if len(set(one.passages.values())) > 1:
+                cuts = ", ".join(f"{count:,} {name}".rstrip() for name, count in one.passages.items())
+                notes.append(f"{one.data.site.name}: passages: {cuts}; compare other cuts by tokens")
             for name, count in one.unanswered.items():
                 if count and not (name and count == one.unanswered.get("")):
                     where = f"{one.data.site.name}{f' ({name})' if name else ''}"

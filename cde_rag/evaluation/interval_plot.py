@@ -28,6 +28,7 @@ def interval_plot(found: SystemComparison) -> str:
     intervals = {name: one.sets or one.queries for name, one in rows.items()}
     low, high = min(each[0] for each in intervals.values()), max(each[1] for each in intervals.values())
     width = (high - low) or 1.0
+    taken = found.taken if found.advice and found.is_enough else None
     left = 2 * _MARGIN + _CHARACTER * max(map(len, systems))
 
     def x(value: float) -> float:
@@ -49,7 +50,7 @@ def interval_plot(found: SystemComparison) -> str:
         sure = found.is_sure(rows[name]) or found.is_sure(found.difference(found.reference, name))
         colour = _SURE if sure else _UNSURE
         lines += [
-            _text(_MARGIN, y + 4, name, weight="bold" if name == found.taken else "normal"),
+            _text(_MARGIN, y + 4, name, weight="bold" if name == taken else "normal"),
             f'<line x1="{x(begin)}" y1="{y}" x2="{x(end)}" y2="{y}" stroke="{colour}" stroke-width="2"/>',
             _dot(x(mean), y, colour, _label(name, mean, begin, end)),
             _text(left + _PLOT + 2 * _MARGIN, y + 4, _cost(found.costs.get(name))),
@@ -73,6 +74,6 @@ def _label(name: str, mean: float, low: float, high: float) -> str:
 
 
 def _cost(cost: Cost | None) -> str:
-    if cost is None:
-        return ""
+    if cost is None or cost == Cost():
+        return "–"
     return f"{seconds(cost.seconds)} s, {cost.model_bytes / 1e6:,.0f} MB"

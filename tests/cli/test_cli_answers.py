@@ -100,6 +100,9 @@ def test_other_options_are_compared_with_the_first_index(run, folder: Path, tmp_
     assert found["systems"] == ["index", "index --headers section", "index --max-characters 40 --alone"]
     default, headed, short = found["corpora"]["bank"]["passages"].values()
     assert default == headed < short
+    cuts = f"passages: {default}, {default} --headers section, {short} --max-characters 40 --alone"
+    shown = run(*(word for word in kept if word != "--json")).stdout
+    assert f"bank: {cuts}; compare other cuts by tokens" in shown
     assert "index-index --headers section" in found["parts"]["all"]["intervals"]["found@500"]
     assert len(list((tmp_path / "work/bank").glob("*.faiss"))) == 3
     again = json.loads(run(*kept).stdout)
@@ -133,10 +136,10 @@ def test_models_are_compared_and_what_they_share_is_run_once(run, model_folder: 
 @pytest.mark.parametrize(
     ("taken", "way"),
     [
-        ("index", "cde-rag index docs/pages pages.faiss --model cde-base-1"),
-        ("index_vectors --alone", "cde-rag index docs/pages pages.faiss --alone, searched --by vectors"),
-        ("own_hybrid --model cde-mini", "cde-rag index docs/pages pages.faiss --alone --model cde-mini"),
-        ("bm25", "cde-rag index docs/pages pages.faiss --model cde-base-1, searched --by bm25"),
+        ("index", "cde-rag index docs/pages docs.faiss --model cde-base-1"),
+        ("index_vectors --alone", "cde-rag index docs/pages docs.faiss --alone, searched --by vectors"),
+        ("own_hybrid --model cde-mini", "cde-rag index docs/pages docs.faiss --alone --model cde-mini"),
+        ("bm25", "cde-rag index docs/pages docs.faiss --model cde-base-1, searched --by bm25"),
         ("null_hybrid", "in Python, a collection with Context.null(model) or PlainEmbedder(model)"),
     ],
 )
