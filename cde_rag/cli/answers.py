@@ -16,7 +16,7 @@ import typer
 from cde_rag._files import write_durably
 from cde_rag.cli.collections import at, existing, open_collection
 from cde_rag.cli.commands import command_line
-from cde_rag.cli.output import print_json, progress_bar, updating
+from cde_rag.cli.output import print_json, progress_bar, shown_place, updating
 from cde_rag.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
     with contextlib.ExitStack() as stack:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
         corpora = list(_corpora(folders, options.split))
-        _print_evaluated(_indexes(corpora, work, options), work, options, str(folders[0] / "pages"))
+        first = " ".join(filter(None, (shlex.join(options.further), _words_of(options)[0])))
+        _print_evaluated(_indexes(corpora, work, options), work, options, index_command(folders[0] / "pages"), first)
 
 
 def evaluate_collection(
@@ -98,7 +99,7 @@ def evaluate_collection(
     with open_collection(existing(place, tenant), model) as opened:
         name = tenant or PurePosixPath(place).stem
         index = JudgedIndex.of_questions(opened, questions, source=str(judged), name=name)
-        _print_evaluated([[index]], options.work, options, None)
+        _print_evaluated([[index]], options.work, options, f"{shown_place(place)} as it is")
 
 
 def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as_json: bool) -> bool:
@@ -114,19 +115,24 @@ def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as
     return as_json
 
 
-def print_way(found: "SystemComparison", source: str, first: str) -> None:
+def index_command(source: Path) -> str:
+    """Return the command that indexes a folder into a collection of its name; `pages/` has that of its corpus."""
+    folder = source.resolve()
+    return f"cde-rag index {source} {(folder.parent if folder.name == 'pages' else folder).name}.faiss"
+
+
+def print_way(found: "SystemComparison", made: str, first: str) -> None:
     """Print the command or class that makes the system to take; nothing where there are too few questions.
 
     Args:
         found: The comparison.
-        source: Folder of the documents.
+        made: Command that makes an index, as of `index_command`; or the collection that is there.
         first: Options of the systems whose names have none.
     """
     if not found.advice or not found.is_enough:
         return
     system, _, options = found.taken.partition(" ")
-    kind, folder = system.partition("_")[0], Path(source).resolve()
-    name = (folder.parent if folder.name == "pages" else folder).name
+    kind = system.partition("_")[0]
     in_python = {
         "null": "Context.null(model) or PlainEmbedder(model)",
         "minilm": "PlainEmbedder, searched by vectors",
@@ -135,9 +141,9 @@ def print_way(found: "SystemComparison", source: str, first: str) -> None:
     if kind in in_python:
         typer.echo(f"{found.taken}: in Python, a collection with {in_python[kind]}")
         return
-    made = {"own": "--alone", "headers": "--headers section"}.get(kind, "")
-    words = " ".join(filter(None, ("cde-rag index", source, f"{name}.faiss", made, options or first)))
+    further = {"own": "--alone", "headers": "--headers section"}.get(kind, "")
     by = {"bm25": "bm25", "index": ""}.get(system, "" if system.endswith("_hybrid") else "vectors")
+    words = " ".join(filter(None, (made, further, options or first)))
     typer.echo(f"{found.taken}: {words}{f', searched --by {by}' if by else ''}")
 
 
@@ -145,7 +151,8 @@ def _print_evaluated(
     corpora: "Sequence[Sequence[JudgedIndex]] | Iterator[Sequence[JudgedIndex]]",
     work: Path | None,
     options: AnswerOptions,
-    source: str | None,
+    made: str,
+    first: str = "",
 ) -> None:
     from cde_rag.evaluation.answer_evaluation import evaluate_answers
 
@@ -155,10 +162,7 @@ def _print_evaluated(
         return
     if left := [name for name in options.systems if name not in found.systems]:
         typer.echo(f"Not run, since the model has no null context: {', '.join(left)}.", err=True)
-    if source is not None:
-        print_way(
-            found.comparison, source, " ".join((*map(shlex.quote, options.further), _words_of(options)[0])).strip()
-        )
+    print_way(found.comparison, made, first)
 
 
 def _corpora(folders: Sequence[Path], split: str | None) -> "Iterator[tuple[Path, Site]]":

@@ -15,6 +15,7 @@ from cde_rag.cli.answers import (
     evaluate_collection,
     evaluate_folders,
     has_questions,
+    index_command,
     is_collection,
     print_found,
     print_way,
@@ -168,7 +169,7 @@ def evaluate(
 
     if unknown := sorted(set(system or ()) - set(SYSTEMS)):
         raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(SYSTEMS)}", param_hint="--system")
-    options: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "context_size": context_size,
         "seeds": seed or [0],
         "split": split or "test",
@@ -181,11 +182,11 @@ def evaluate(
     with progress_bar("evaluate", "systems", shown=progress) as update:
         update(0, None)
         found = evaluate_sets(
-            sets, model=first or "cde-mini", systems=asked, foreign=foreign, on_progress=updating(update), **options
+            sets, model=first or "cde-mini", systems=asked, foreign=foreign, on_progress=updating(update), **shared
         )
         own = [name for name in asked if name not in OF_CORPUS]
         for name in further if own else ():
-            other = evaluate_sets(sets, model=name, systems=own, on_progress=updating(update), **options)
+            other = evaluate_sets(sets, model=name, systems=own, on_progress=updating(update), **shared)
             found = found.with_model(name, other)
     for folder, result in zip(map(Path, sets), () if as_json else found.sets, strict=not as_json):
         if is_markdown(folder):
@@ -195,7 +196,7 @@ def evaluate(
         return
     if left := [name for name in system or () if name not in found.systems]:
         typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
-    print_way(found.comparison, sets[0], "" if first is None else f"--model {shlex.quote(first)}")
+    print_way(found.comparison, index_command(Path(sets[0])), "" if first is None else f"--model {shlex.quote(first)}")
 
 
 def _refuse(given: Mapping[str, object], of: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -35,6 +35,7 @@ SYSTEMS = {  # in the order of the table
     "late_chunking": "minilm, the documents of a parent read together (512 tokens at once); for corpora with parents",
 }
 MAIN_METRIC = "ndcg@10"
+_Found = TypeVar("_Found")
 SATURATED = frozenset({"pubmedqa", "xquad_en", "limit_small"})  # near 100 % or synthetic: they would hide the others
 COMPARED = (
     ("own", "null"),
@@ -181,7 +182,10 @@ class Evaluation:
             name: Of the other model; its systems are named `"own --model NAME"`.
             other: Evaluation of that model.
         """
-        named = lambda found: {f"{system} --model {name}": each for system, each in found.items()}  # noqa: E731
+
+        def named(found: Mapping[str, _Found]) -> dict[str, _Found]:
+            return {f"{system} --model {name}": each for system, each in found.items()}
+
         pairs = zip(self.sets, other.sets, strict=True)
         sets = [
             replace(one, scores={**one.scores, **named(more.scores)}, costs={**one.costs, **named(more.costs)})

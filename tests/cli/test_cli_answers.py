@@ -10,7 +10,7 @@ from plain_model import write_transformer
 from tiny import WORDS
 
 from cde_rag import Collection
-from cde_rag.cli.answers import print_way
+from cde_rag.cli.answers import index_command, print_way
 from cde_rag.evaluation.answer_scores import answer_scores
 from cde_rag.evaluation.answer_systems import JudgedIndex
 from cde_rag.evaluation.costs import Cost
@@ -146,7 +146,7 @@ def test_models_are_compared_and_what_they_share_is_run_once(run, model_folder: 
 def test_the_way_to_the_system_to_take(capsys: pytest.CaptureFixture[str], taken: str, way: str):
     scores = {"minilm": np.zeros(20), taken: np.ones(20)}
     found = SystemComparison("MRR@10", [scores], [np.arange(20)], {name: Cost() for name in scores})
-    print_way(found, "docs/pages", "--model cde-base-1")
+    print_way(found, index_command(Path("docs/pages")), "--model cde-base-1")
     assert capsys.readouterr().out == f"{taken}: {way}\n"
 
 
