@@ -6,9 +6,10 @@ import io
 import json
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -116,18 +117,22 @@ def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as
 
 
 def index_command(source: Path) -> str:
-    """Return the command that indexes a folder into a collection of its name; `pages/` has that of its corpus."""
-    folder = source.resolve()
-    return f"cde-rag index {source} {(folder.parent if folder.name == 'pages' else folder).name}.faiss"
+    """Return the command that indexes documents; the collection has the name of the folder (above `pages/`)."""
+    place = source.resolve()
+    inside = place.name.partition(".")[0] in {"pages", "corpus"}
+    return f"cde-rag index {source} {(place.parent if inside else place).name}.faiss"
 
 
-def print_way(found: "SystemComparison", made: str, first: str) -> None:
+def print_way(
+    found: "SystemComparison", made: str, first: str, of_kind: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Print the command or class that makes the system to take; nothing where there are too few questions.
 
     Args:
         found: The comparison.
         made: Command that makes an index, as of `index_command`; or the collection that is there.
         first: Options of the systems whose names have none.
+        of_kind: Options by the first word of a system's name, such as "own".
     """
     if not found.advice or not found.is_enough:
         return
@@ -141,9 +146,8 @@ def print_way(found: "SystemComparison", made: str, first: str) -> None:
     if kind in in_python:
         typer.echo(f"{found.taken}: in Python, a collection with {in_python[kind]}")
         return
-    further = {"own": "--alone", "headers": "--headers section"}.get(kind, "")
     by = {"bm25": "bm25", "index": ""}.get(system, "" if system.endswith("_hybrid") else "vectors")
-    words = " ".join(filter(None, (made, further, options or first)))
+    words = " ".join(filter(None, (made, of_kind.get(kind), options or first)))
     typer.echo(f"{found.taken}: {words}{f', searched --by {by}' if by else ''}")
 
 

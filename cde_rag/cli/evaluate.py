@@ -196,7 +196,13 @@ def evaluate(
         return
     if left := [name for name in system or () if name not in found.systems]:
         typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
-    print_way(found.comparison, index_command(Path(sets[0])), "" if first is None else f"--model {shlex.quote(first)}")
+    folder = Path(sets[0])
+    if folder.is_dir():
+        corpus = next(folder.glob("corpus.jsonl*"), None)
+        of_records = {"parents": f"--parent-key {parent_key}", "headers": f"--headers {parent_key}"}
+        of_files = {"own": "--alone", "headers": "--alone --headers section"}
+        words = "" if first is None else f"--model {shlex.quote(first)}"
+        print_way(found.comparison, index_command(corpus or folder), words, of_records if corpus else of_files)
 
 
 def _refuse(given: Mapping[str, object], of: str) -> None:

@@ -251,7 +251,7 @@ class Evaluation:
                 lines.append(f"{one.name}: blank judged queries, left out: {one.blank_queries}")
             if one.missing_documents:
                 lines.append(f"{one.name}: judged documents that the corpus lacks: {one.missing_documents}")
-        return "\n".join([*lines, *filter(None, ["", self.comparison.advice])])
+        return "\n".join([*lines, *(["", self.comparison.advice] if self.comparison.advice else [])])
 
     @property
     def _apart(self) -> list[SetResult]:

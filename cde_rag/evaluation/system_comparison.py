@@ -123,7 +123,9 @@ class SystemComparison:
             found += ": nothing is surely better"
         else:
             gain = self.difference(self.taken, self.reference)
-            found += f": {_points(gain)} over {self.reference}, {'surely' if self.is_sure(gain) else 'not surely'}"
+            found += (
+                f": {_points(gain)} over {self.reference}, {'surely' if self.is_sure(gain) else self._unsure(gain)}"
+            )
         return f"{found}{self._price}."
 
     @property
@@ -138,9 +140,11 @@ class SystemComparison:
         more = self.difference(self.best, self.taken)
         old, new = self.costs[self.taken].seconds, self.costs[self.best].seconds
         price = f"at {new / old:.1f} times the cost" if old > 0 else f"for {seconds(new)} s of embedding"
-        count = self.needed(more)
-        shown = "" if count is None else f"; about {count:,} questions would show it"
-        return f"; {self.best} would add {_points(more)}, not surely, {price}{shown}"
+        return f"; {self.best} would add {_points(more)} {price}, {self._unsure(more)}"
+
+    def _unsure(self, found: Difference) -> str:
+        count = self.needed(found)
+        return "not surely" if count is None else f"not surely (about {count:,} questions would show it)"
 
     def rows(self) -> list[list[str]]:
         """Return a table for people: mean, difference to the reference with intervals, and costs."""

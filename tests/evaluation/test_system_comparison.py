@@ -43,7 +43,7 @@ def test_a_tie_takes_the_cheaper_and_names_the_price() -> None:
     assert more.queries[0] <= 0 < more.mean
     assert "Take own: +6." in found.advice
     assert "surely; own --model large would add +0." in found.advice
-    assert "not surely, at 2.7 times the cost; about " in found.advice
+    assert f"at 2.7 times the cost, not surely (about {found.needed(more):,} questions would show it)." in found.advice
     assert found.to_json()["queries_needed"] == found.needed(more)
     assert found.to_json()["queries_needed"] > 40
 
@@ -63,7 +63,7 @@ def test_nothing_better_than_the_reference() -> None:
 def test_what_costs_no_embedding_has_a_price_in_seconds() -> None:
     found = comparison(40, minilm=-0.1, bm25=0, own=0.002)
     assert found.taken == "bm25"
-    assert "not surely, for 11 s of embedding" in found.advice
+    assert "for 11 s of embedding, not surely (about" in found.advice
 
 
 def test_few_questions_name_the_number_that_is_needed() -> None:
