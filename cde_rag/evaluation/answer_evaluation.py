@@ -47,6 +47,7 @@ METRICS: Final[Mapping[str, str]] = {  # and their heading
     "page_hit@5": "page hit@5",
     **{f"found@{budget}": f"{budget:,} tokens" for budget in BUDGETS},
 }
+_OF_CUTS: Final = "found@1000"
 _TOKENIZER: Final = "cde-mini-1"  # whose tokens are counted, whatever model is evaluated
 _FURTHER: Final = (("index_vectors", "minilm"), ("index_vectors", "null"))  # pairs, besides those of the first system
 Scores = Mapping[str, Float64[np.ndarray, " questions"]]
@@ -112,12 +113,17 @@ class AnswerEvaluation:
         """Masks of all questions, of each form of text, each kind of question, and each corpus; see `parts_of`."""
         return parts_of([one.data for one in self.corpora])
 
+    @property
+    def metric(self) -> str:
+        """MRR@10; answers within tokens if indexes cut the pages otherwise, since long passages hold more answers."""
+        return _OF_CUTS if any(len(set(one.passages.values())) > 1 for one in self.corpora) else MRR
+
     @cached_property
     def comparison(self) -> SystemComparison:
-        """The systems by MRR@10 on all questions, with their costs and advice."""
+        """The systems by `metric` on all questions, with their costs and advice."""
         return SystemComparison(
-            metric=METRICS[MRR],
-            scores=[{name: one.scores[name][MRR] for name in one.scores} for one in self.corpora],
+            metric=METRICS[self.metric],
+            scores=[{name: one.scores[name][self.metric] for name in one.scores} for one in self.corpora],
             blocks=[one.data.blocks for one in self.corpora],
             costs={name: sum((one.costs[name] for one in self.corpora), Cost()) for name in self.systems},
         )
@@ -160,7 +166,7 @@ class AnswerEvaluation:
         several = len(self.corpora) > 1
         counted = f"{questions:,} questions" + (f" about {len(self.corpora)} corpora" if several else "")
         lines = [f"answers × 100 · {self.model} · {counted}", "", *table(self.comparison.rows()), ""]
-        further = [name for name in METRICS if name != MRR]
+        further = [name for name in METRICS if name != self.metric]
         rows = [[name, *(_percent(self.mean(name, metric)) for metric in further)] for name in self.systems]
         lines += [*table([["", *(METRICS[name] for name in further)], *rows]), ""]
         parts = [part for part, masks in self.parts.items() if not all(mask.all() for mask in masks)]
@@ -179,7 +185,7 @@ class AnswerEvaluation:
         for one in self.corpora:
             if len(set(one.passages.values())) > 1:
                 cuts = ", ".join(f"{count:,} {name}".rstrip() for name, count in one.passages.items())
-                notes.append(f"{one.data.site.name}: passages: {cuts}; compare other cuts by tokens")
+                notes.append(f"{one.data.site.name}: passages: {cuts}, so they are compared by tokens")
             for name, count in one.unanswered.items():
                 if count and not (name and count == one.unanswered.get("")):
                     where = f"{one.data.site.name}{f' ({name})' if name else ''}"

@@ -165,6 +165,7 @@ class SystemComparison:
         others = [name for name in self.systems if name != self.reference]
         differences = {name: self.difference(name, self.reference) for name in others}
         found: dict[str, Any] = {
+            "metric": self.metric,
             "reference": self.reference,
             "differences": {name: {**asdict(one), "sure": self.is_sure(one)} for name, one in differences.items()},
             "costs": {name: asdict(cost) for name, cost in self.costs.items()},

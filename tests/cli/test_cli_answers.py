@@ -104,10 +104,10 @@ def test_other_options_are_compared_with_the_first_index(run, folder: Path, tmp_
     assert "index-index --headers section" in found["parts"]["all"]["intervals"]["found@500"]
     assert len(list((tmp_path / "work/bank").glob("*.faiss"))) == 3
     shown = run(*(word for word in kept if word != "--json")).stdout  # what is kept is not made again, and is the same
-    assert f"bank: {cuts}; compare other cuts by tokens" in shown
+    assert f"bank: {cuts}, so they are compared by tokens" in shown
     rows = dict(line.split("  ", 1) for line in shown.splitlines()[2:6])
     assert {name: rows[name].split()[0] for name in found["systems"]} == {
-        name: f"{100 * mean:.1f}" for name, mean in found["parts"]["all"]["mrr@10"].items()
+        name: f"{100 * mean:.1f}" for name, mean in found["parts"]["all"]["found@1000"].items()
     }
     assert "No such option" in run(*command[:4], "--index", "--wrong", code=2).stderr
 
@@ -130,6 +130,7 @@ def test_models_are_compared_and_what_they_share_is_run_once(run, model_folder: 
     assert costs["bm25"]["seconds"] == 0 < costs["null"]["seconds"] == costs["index_vectors"]["seconds"]
     assert costs["null"]["model_bytes"] != costs[f"null {options}"]["model_bytes"] > 0
     assert compared["queries"] == 21
+    assert compared["metric"] == "MRR@10"
     assert compared["advice"].startswith(f"Take {compared['take']}: ")
     assert plot.read_text().count("<circle") == len(found["systems"])
 
