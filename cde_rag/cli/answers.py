@@ -6,24 +6,30 @@ import io
 import json
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from cde_rag._files import write_durably
 from cde_rag.cli.collections import at, existing, open_collection
 from cde_rag.cli.commands import command_line
-from cde_rag.cli.output import print_json, progress_bar, updating
+from cde_rag.cli.output import print_json, progress_bar, shown_place, updating
 from cde_rag.errors import CorpusError
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
+    from cde_rag.evaluation import Evaluation
+    from cde_rag.evaluation.answer_evaluation import AnswerEvaluation
     from cde_rag.evaluation.answer_systems import JudgedIndex
     from cde_rag.evaluation.question_folder import Site
+    from cde_rag.evaluation.system_comparison import SystemComparison
 
 DEFAULT: Final = "default"  # options of an index that has none
+INDEXES: Final = (DEFAULT, "--alone", "--headers section")  # with siblings, without them, and with headings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,19 +39,23 @@ class AnswerOptions:
     Attributes:
         systems: Systems to run.
         indexes: Options of `cde-rag index` for each index; `DEFAULT` for none.
+        models: Further models, each of which makes all the indexes, too.
         split: Keep corpora of this split only; None for all.
         work: Folder for the indexes; None for a temporary one.
         shown: Whether progress is shown; None where there is a terminal.
         as_json: Print JSON.
+        plot: File for a plot; None for none.
         further: Options that all indexes have.
     """
 
     systems: Sequence[str]
     indexes: Sequence[str]
+    models: Sequence[str]
     split: str | None
     work: Path | None
     shown: bool | None
     as_json: bool
+    plot: Path | None
     further: Sequence[str] = ()
 
 
@@ -70,7 +80,8 @@ def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
     with contextlib.ExitStack() as stack:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
         corpora = list(_corpora(folders, options.split))
-        _print_evaluated(_indexes(corpora, work, options), work, options)
+        first = " ".join(filter(None, (shlex.join(options.further), _words_of(options)[0])))
+        _print_evaluated(_indexes(corpora, work, options), work, options, index_command(folders[0] / "pages"), first)
 
 
 def evaluate_collection(
@@ -89,24 +100,73 @@ def evaluate_collection(
     with open_collection(existing(place, tenant), model) as opened:
         name = tenant or PurePosixPath(place).stem
         index = JudgedIndex.of_questions(opened, questions, source=str(judged), name=name)
-        _print_evaluated([[index]], options.work, options)
+        _print_evaluated([[index]], options.work, options, f"{shown_place(place)} as it is")
+
+
+def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as_json: bool) -> bool:
+    """Print an evaluation, after its plot is written; returns True if it was printed as JSON."""
+    if plot is not None:
+        from cde_rag.evaluation.interval_plot import interval_plot
+
+        write_durably(plot, interval_plot(found.comparison).encode())
+    if as_json:
+        print_json(found.to_json())
+    else:
+        typer.echo(str(found))
+    return as_json
+
+
+def index_command(source: Path) -> str:
+    """Return the command that indexes documents; the collection has the name of the folder (above `pages/`)."""
+    place = source.resolve()
+    inside = place.name.partition(".")[0] in {"pages", "corpus"}
+    return f"cde-rag index {source} {(place.parent if inside else place).name}.faiss"
+
+
+def print_way(
+    found: "SystemComparison", made: str, first: str, of_kind: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Print the command or class that makes the system to take; nothing where there are too few questions.
+
+    Args:
+        found: The comparison.
+        made: Command that makes an index, as of `index_command`; or the collection that is there.
+        first: Options of the systems whose names have none.
+        of_kind: Options by the first word of a system's name, such as "own".
+    """
+    if not found.advice or not found.is_enough:
+        return
+    system, _, options = found.taken.partition(" ")
+    kind = system.partition("_")[0]
+    in_python = {
+        "null": "Context.null(model) or PlainEmbedder(model)",
+        "minilm": "PlainEmbedder, searched by vectors",
+        "hybrid": "PlainEmbedder",
+    }
+    if kind in in_python:
+        typer.echo(f"{found.taken}: in Python, a collection with {in_python[kind]}")
+        return
+    by = {"bm25": "bm25", "index": ""}.get(system, "" if system.endswith("_hybrid") else "vectors")
+    words = " ".join(filter(None, (made, of_kind.get(kind), options or first)))
+    typer.echo(f"{found.taken}: {words}{f', searched --by {by}' if by else ''}")
 
 
 def _print_evaluated(
     corpora: "Sequence[Sequence[JudgedIndex]] | Iterator[Sequence[JudgedIndex]]",
     work: Path | None,
     options: AnswerOptions,
+    made: str,
+    first: str = "",
 ) -> None:
     from cde_rag.evaluation.answer_evaluation import evaluate_answers
 
     with progress_bar("evaluate", "systems", shown=options.shown) as update:
         found = evaluate_answers(corpora, systems=options.systems, folder=work, on_progress=updating(update))
-    if options.as_json:
-        print_json(found.to_json())
+    if print_found(found, plot=options.plot, as_json=options.as_json):
         return
-    typer.echo(str(found))
     if left := [name for name in options.systems if name not in found.systems]:
         typer.echo(f"Not run, since the model has no null context: {', '.join(left)}.", err=True)
+    print_way(found.comparison, made, first)
 
 
 def _corpora(folders: Sequence[Path], split: str | None) -> "Iterator[tuple[Path, Site]]":
@@ -137,11 +197,18 @@ def _indexes(
             pages, place = _pages(folder, work / site.name)
             questions = read_questions(folder, site.name, page_names(pages))
             indexes: list[JudgedIndex] = []
-            for number, words in enumerate(options.indexes):
+            for number, words in enumerate(_words_of(options)):
                 opened = stack.enter_context(_indexed(pages, place, words, options))
                 name = words if number else ""
                 indexes.append(JudgedIndex.of_pages(opened, questions, site, name=name))
             yield indexes
+
+
+def _words_of(options: AnswerOptions) -> list[str]:
+    """Return the options of each index; those of further models name the model, which replaces the first one."""
+    of_models = ["", *(f"--model {shlex.quote(model)}" for model in options.models)]
+    words = ["" if each == DEFAULT else each for each in options.indexes]
+    return [" ".join(filter(None, (model, each))) for model in of_models for each in words]
 
 
 def _pages(folder: Path, place: Path) -> tuple[Path, Path]:
@@ -167,7 +234,7 @@ def _indexed(pages: Path, place: Path, words: str, options: AnswerOptions) -> "C
     """
     from cde_rag.cli.index import index
 
-    given = [*options.further, *([] if words == DEFAULT else shlex.split(words))]
+    given = [*options.further, *shlex.split(words)]
     store = place / f"{hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]}.faiss"
     arguments = [*given, "--sync", "--yes", str(pages), str(store)]
     alone = command_line()

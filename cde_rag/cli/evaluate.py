@@ -1,26 +1,27 @@
 """The command evaluate."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cde_rag._files import user_path
 from cde_rag.cli.answers import (
-    DEFAULT,
+    INDEXES,
     AnswerOptions,
     evaluate_collection,
     evaluate_folders,
     has_questions,
+    index_command,
     is_collection,
+    print_found,
+    print_way,
 )
 from cde_rag.cli.collections import TenantOption
-from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, updating
-
-if TYPE_CHECKING:
-    from cde_rag.evaluation.report import SetResult
+from cde_rag.cli.output import JsonOption, ProgressOption, progress_bar, updating
 
 ANSWER_SYSTEM_NAMES = "index, index_vectors, null, null_hybrid, bm25, minilm, hybrid."
 SYSTEM_NAMES = (
@@ -39,7 +40,10 @@ def evaluate(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="Listed by cde-rag models. [default: cde-mini, or the collection's]")
+        list[str] | None,
+        typer.Option(
+            help="Listed by cde-rag models; repeatable, to compare several. [default: cde-mini, or the collection's]"
+        ),
     ] = None,
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
@@ -59,8 +63,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="OPTIONS",
-            help="For folders of pages: options of cde-rag index, such as '--headers section', or default for none. "
-            "Repeatable: further indexes are compared with the first one.",
+            help="For folders of pages: options of cde-rag index, such as '--max-tokens 100', or default for none; "
+            "repeatable. [default: default, --alone, --headers section]",
         ),
     ] = None,
     work: Annotated[
@@ -96,15 +100,20 @@ def evaluate(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at blank queries and at judged documents that the corpus lacks.")
     ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw differences, intervals and costs: an .svg file.")
+    ] = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate retrieval on judged questions, compared with baselines.
 
     A folder of pages has pages/ (or pages.jsonl.gz) and questions.jsonl, whose lines have question and answers, each
-    with page and quote. The pages are indexed as by cde-rag index. A passage answers if it holds the quote. The table
-    shows MRR@10 and hits of answers and pages, and answers within the first 500, 1,000 and 2,000 tokens that are
-    returned; the baselines search the same passages: without context, all-MiniLM-L6-v2, BM25, both together.
+    with page and quote. The pages are indexed as by cde-rag index, by each model. A passage answers if it holds the
+    quote. The tables show MRR@10 with intervals and costs, hits of answers and pages, and answers within the first 500,
+    1,000 and 2,000 tokens that are returned, by which indexes with other passages are compared; the baselines search
+    the same passages: without context, all-MiniLM-L6-v2, BM25, both together. The last lines name the system to take:
+    the cheapest that the best one does not surely surpass.
 
     A COLLECTION and a file of judged questions (such lines, with page and quote or with id, or saved from the page of
     cde-rag serve) are evaluated alike.
@@ -117,7 +126,8 @@ def evaluate(
     \b
     Examples:
       cde-rag evaluate my-pages/
-      cde-rag evaluate my-pages/ --index default --index "--headers section"
+      cde-rag evaluate my-pages/ --model cde-mini --model cde-base-1 --plot models.svg
+      cde-rag evaluate my-pages/ --index default --index "--max-tokens 100"
       cde-rag evaluate docs.faiss judged.jsonl
       cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
@@ -126,23 +136,27 @@ def evaluate(
     """
     of_questions = {"--index": index, "--work": work, "--tenant": tenant}
     of_sets = {"--foreign": foreign, "--parent-key": parent_key, "--max-characters": max_characters, "--strict": strict}
+    first, further = (model[0], model[1:]) if model else (None, [])
     in_collection = len(sets) == 2 and is_collection(sets[0])
     if in_collection or any(has_questions(user_path(each)) for each in sets):
         _refuse(of_sets, "retrieval sets")
         options = _answer_options(
             AnswerOptions(
                 systems=system or (),
-                indexes=index or [DEFAULT],
+                indexes=index or INDEXES,
+                models=further,
                 split=split,
                 work=None if work is None else user_path(work),
                 shown=progress,
                 as_json=as_json,
+                plot=None if plot is None else user_path(plot),
             ),
-            {"--model": model, "--context-size": context_size, "--seed": (seed or [None])[0]},
+            {"--model": first, "--context-size": context_size, "--seed": (seed or [None])[0]},
         )
         if in_collection:
             _refuse({"--index": index, "--context-size": context_size, "--seed": seed}, "folders of pages")
-            evaluate_collection(sets[0], user_path(sets[1]), options, model=model, tenant=tenant)
+            _refuse({"a second --model": further}, "folders of pages")
+            evaluate_collection(sets[0], user_path(sets[1]), options, model=first, tenant=tenant)
         else:
             _refuse({"--tenant": tenant, "a second --seed": (seed or [])[1:]}, "others")
             evaluate_folders([user_path(folder) for folder in sets], options)
@@ -150,37 +164,45 @@ def evaluate(
     _refuse(of_questions, "judged questions")
     from cde_rag.evaluation import SYSTEMS
     from cde_rag.evaluation import evaluate as evaluate_sets
-    from cde_rag.evaluation.harness import APPLIES
+    from cde_rag.evaluation.harness import APPLIES, OF_CORPUS
     from cde_rag.evaluation.markdown_set import is_markdown
 
     if unknown := sorted(set(system or ()) - set(SYSTEMS)):
         raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(SYSTEMS)}", param_hint="--system")
+    shared: dict[str, Any] = {
+        "context_size": context_size,
+        "seeds": seed or [0],
+        "split": split or "test",
+        "parent_key": parent_key,
+        "max_characters": max_characters,
+        "max_queries": max_queries,
+        "strict": strict,
+    }
+    asked = system or tuple(SYSTEMS)
     with progress_bar("evaluate", "systems", shown=progress) as update:
         update(0, None)
         found = evaluate_sets(
-            sets,
-            model=model or "cde-mini",
-            context_size=context_size,
-            seeds=seed or [0],
-            systems=system or tuple(SYSTEMS),
-            foreign=foreign,
-            split=split or "test",
-            parent_key=parent_key,
-            max_characters=max_characters,
-            max_queries=max_queries,
-            strict=strict,
-            on_progress=updating(update),
+            sets, model=first or "cde-mini", systems=asked, foreign=foreign, on_progress=updating(update), **shared
         )
-    if as_json:
-        print_json(found.to_json())
-        return
-    typer.echo(str(found))
-    if left := [name for name in system or () if name not in found.systems]:
-        typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
-    for folder, result in zip(map(Path, sets), found.sets, strict=True):
+        own = [name for name in asked if name not in OF_CORPUS]
+        for name in further if own else ():
+            other = evaluate_sets(sets, model=name, systems=own, on_progress=updating(update), **shared)
+            found = found.with_model(name, other)
+    for folder, result in zip(map(Path, sets), () if as_json else found.sets, strict=not as_json):
         if is_markdown(folder):
             counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"
-            typer.echo(f"{folder}: {counts} of Markdown. {_advice(folder, result)}")
+            typer.echo(f"{folder}: {counts} of Markdown.")
+    if print_found(found, plot=None if plot is None else user_path(plot), as_json=as_json):
+        return
+    if left := [name for name in system or () if name not in found.systems]:
+        typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
+    folder = Path(sets[0])
+    if folder.is_dir():
+        corpus = next(folder.glob("corpus.jsonl*"), None)
+        of_records = {"parents": f"--parent-key {parent_key}", "headers": f"--headers {parent_key}"}
+        of_files = {"own": "--alone", "headers": "--alone --headers section"}
+        words = "" if first is None else f"--model {shlex.quote(first)}"
+        print_way(found.comparison, index_command(corpus or folder), words, of_records if corpus else of_files)
 
 
 def _refuse(given: Mapping[str, object], of: str) -> None:
@@ -199,26 +221,3 @@ def _answer_options(options: AnswerOptions, further: Mapping[str, object]) -> An
     words = [str(word) for name, value in further.items() if value is not None for word in (name, value)]
     systems = [name for name in ANSWER_SYSTEMS if not options.systems or name in options.systems]
     return replace(options, systems=systems, further=words)
-
-
-def _advice(folder: Path, result: "SetResult") -> str:
-    """Return a sentence about the best of the systems that one can take, whose names are commands' options."""
-    ways = {
-        "parents_hybrid": f"cde-rag index {folder} {folder.name}.faiss",
-        "own_hybrid": f"cde-rag index {folder} {folder.name}.faiss --alone",
-        "parents": "the same collection, searched --by vectors",
-        "own": "cde-rag index --alone, searched --by vectors",
-        "bm25": "cde-rag search --by bm25",
-        "minilm": "a plain embedder",
-        "hybrid": "a plain embedder with BM25",
-    }
-    ran = [system for system in ways if system in result.scores]
-    if len(ran) < 2:
-        return ""
-    best, second = sorted(ran, key=lambda system: -result.mean(system))[:2]
-    from cde_rag.evaluation.intervals import compare
-
-    paired = result.paired(best, second)
-    difference = compare([paired]) if paired else None
-    sure = "" if difference and difference.queries[0] > 0 else f", not surely more than {second}"
-    return f"{best} finds most{sure}: {ways[best]}"

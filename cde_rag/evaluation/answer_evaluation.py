@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +21,18 @@ from cde_rag.evaluation.answer_scores import (
     mean_score,
     parts_of,
 )
-from cde_rag.evaluation.answer_systems import ANSWER_SYSTEMS, OF_INDEX, JudgedIndex, system_rankings
+from cde_rag.evaluation.answer_systems import (
+    ANSWER_SYSTEMS,
+    OF_INDEX,
+    OF_MODEL,
+    OF_WORDS,
+    JudgedIndex,
+    system_rankings,
+)
+from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.intervals import Difference
 from cde_rag.evaluation.ranking import Ranking
-from cde_rag.evaluation.report import described, table
+from cde_rag.evaluation.system_comparison import SystemComparison, table
 from cde_rag.models.files import model_files
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.tokenizer import TextTokenizer
@@ -40,6 +47,7 @@ METRICS: Final[Mapping[str, str]] = {  # and their heading
     "page_hit@5": "page hit@5",
     **{f"found@{budget}": f"{budget:,} tokens" for budget in BUDGETS},
 }
+_OF_CUTS: Final = "found@1000"
 _TOKENIZER: Final = "cde-mini-1"  # whose tokens are counted, whatever model is evaluated
 _FURTHER: Final = (("index_vectors", "minilm"), ("index_vectors", "null"))  # pairs, besides those of the first system
 Scores = Mapping[str, Float64[np.ndarray, " questions"]]
@@ -72,6 +80,7 @@ class CorpusAnswers:
         unanswered: Number of questions that no passage answers, for each index; they count as not found.
         dropped: Number of questions that were left out, by reason.
         scores: System → metric → one score per question, fractions.
+        costs: Cost of each system.
     """
 
     data: JudgedPassages
@@ -79,6 +88,7 @@ class CorpusAnswers:
     unanswered: Mapping[str, int]
     dropped: Mapping[str, int]
     scores: Mapping[str, Scores]
+    costs: Mapping[str, Cost]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +114,21 @@ class AnswerEvaluation:
         return parts_of([one.data for one in self.corpora])
 
     @property
+    def metric(self) -> str:
+        """MRR@10; answers within tokens if indexes cut the pages otherwise, since long passages hold more answers."""
+        return _OF_CUTS if any(len(set(one.passages.values())) > 1 for one in self.corpora) else MRR
+
+    @cached_property
+    def comparison(self) -> SystemComparison:
+        """The systems by `metric` on all questions, with their costs and advice."""
+        return SystemComparison(
+            metric=METRICS[self.metric],
+            scores=[{name: one.scores[name][self.metric] for name in one.scores} for one in self.corpora],
+            blocks=[one.data.blocks for one in self.corpora],
+            costs={name: sum((one.costs[name] for one in self.corpora), Cost()) for name in self.systems},
+        )
+
+    @property
     def pairs(self) -> list[tuple[str, str]]:
         """Pairs of systems whose difference is computed."""
         first, *others = self.systems
@@ -123,6 +148,7 @@ class AnswerEvaluation:
         return {
             "model": self.model,
             "systems": list(self.systems),
+            "comparison": self.comparison.to_json(),
             "parts": {part: self._part(part) for part in self.parts},
             "corpora": {
                 one.data.site.name: {
@@ -139,41 +165,29 @@ class AnswerEvaluation:
         questions = sum(len(one.data.questions) for one in self.corpora)
         several = len(self.corpora) > 1
         counted = f"{questions:,} questions" + (f" about {len(self.corpora)} corpora" if several else "")
-        lines = [f"answers × 100 · {self.model} · {counted}", ""]
-        rows = [[name, *(_percent(self.mean(name, metric)) for metric in METRICS)] for name in self.systems]
-        lines += [*table([["", *METRICS.values()], *rows]), ""]
+        lines = [f"answers × 100 · {self.model} · {counted}", "", *table(self.comparison.rows()), ""]
+        further = [name for name in METRICS if name != self.metric]
+        rows = [[name, *(_percent(self.mean(name, metric)) for metric in further)] for name in self.systems]
+        lines += [*table([["", *(METRICS[name] for name in further)], *rows]), ""]
         parts = [part for part, masks in self.parts.items() if not all(mask.all() for mask in masks)]
         if parts:
             lines += table(
                 [
-                    ["MRR@10", *self.systems],
-                    *([part, *(_percent(self.mean(name, part=part)) for name in self.systems)] for part in parts),
+                    ["MRR@10", *parts],
+                    *([name, *(_percent(self.mean(name, part=part)) for part in parts)] for name in self.systems),
                 ]
             )
             lines.append("")
-        if self.pairs:
-            headings = ["difference of MRR@10", "mean", "95 % (questions)", "95 % (corpora, too)"]
-            found = [[" − ".join(pair), *described(self.difference(*pair))] for pair in self.pairs]
-            lines += [*table([row[: 4 if several else 3] for row in (headings, *found)]), ""]
-        return "\n".join([*lines, *self._notes(), self.advice]).rstrip()
-
-    @property
-    def advice(self) -> str:
-        """Sentence that names the system with the highest MRR@10, and says if the second one is surely below it."""
-        if len(self.systems) < 2:
-            return ""
-        best, second = sorted(self.systems, key=lambda name: -self.mean(name))[:2]
-        found = self.difference(best, second)
-        low, high = found.sets or found.queries
-        sure = "surely more" if low > 0 else "not surely more"
-        gain = f"{100 * found.mean:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
-        return f"{best} finds most: {gain} over {second}, {sure}."
+        return "\n".join([*lines, *self._notes(), self.comparison.advice]).rstrip()
 
     def _notes(self) -> list[str]:
         notes: list[str] = []
         for one in self.corpora:
+            if len(set(one.passages.values())) > 1:
+                cuts = ", ".join(f"{count:,} {name}".rstrip() for name, count in one.passages.items())
+                notes.append(f"{one.data.site.name}: passages: {cuts}, so they are compared by tokens")
             for name, count in one.unanswered.items():
-                if count:
+                if count and not (name and count == one.unanswered.get("")):
                     where = f"{one.data.site.name}{f' ({name})' if name else ''}"
                     asked = f"{count} of {len(one.data.questions)} questions"
                     notes.append(f"{where}: no passage answers {asked}; they count as not found")
@@ -242,27 +256,40 @@ def _of_corpus(
     tokenizer: TextTokenizer,
     on_progress: Callable[[AnswerProgress], None] | None,
 ) -> CorpusAnswers:
-    first, *others = indexes
-    name = first.data.site.name
-    of_others = [system for system in OF_INDEX if system in systems]
-    total = len(systems) + len(of_others) * len(others)
+    first, *_ = indexes
+    name, meter = first.data.site.name, CostMeter()
+    asked = _asked(indexes, systems)
+    total = sum(len(some) for _, some in asked)
     scores: dict[str, Scores] = {}
-    runs = chain(
-        ((first, *run) for run in system_rankings(first, systems, folder / name)),
-        ((each, *run) for each in others for run in system_rankings(each, of_others, folder / name)),
-    )
-    for index, system, rankings in runs:
-        label = f"{system} {index.name}".rstrip()
-        scores[label] = scored(index.data, rankings, tokenizer)
-        if on_progress is not None:
-            on_progress(AnswerProgress(len(scores), total, name, label))
+    costs: dict[str, Cost] = {}
+    for index, some in asked:
+        for run in system_rankings(index, some, folder / name, meter):
+            label = f"{run.system} {index.name}".rstrip()
+            scores[label], costs[label] = scored(index.data, run.rankings, tokenizer), run.cost
+            if on_progress is not None:
+                on_progress(AnswerProgress(len(scores), total, name, label))
     return CorpusAnswers(
         data=first.data,
         passages={each.name: len(each.data.passages) for each in indexes},
         unanswered={each.name: int((~each.data.found).sum()) for each in indexes},
         dropped=first.dropped or {},
         scores=scores,
+        costs=costs,
     )
+
+
+def _asked(indexes: Sequence[JudgedIndex], systems: Sequence[str]) -> list[tuple[JudgedIndex, list[str]]]:
+    """Return the systems to run of each index: of further ones those that differ from the indexes before."""
+    found: list[tuple[JudgedIndex, list[str]]] = []
+    models, words = set[str](), set[tuple[str, ...]]()
+    for index in indexes:
+        model, texts = index.collection.embedder.context.identity.plain, tuple(index.data.texts)
+        same = {*(OF_MODEL if model.weights_sha256 in models else ()), *(OF_WORDS if texts in words else ())}
+        further = {*OF_INDEX, *OF_MODEL, *OF_WORDS}
+        found.append((index, [each for each in systems if each not in same and (not found or each in further)]))
+        models.add(model.weights_sha256)
+        words.add(texts)
+    return found
 
 
 def scored(data: JudgedPassages, rankings: Sequence[Ranking], tokenizer: TextTokenizer) -> Scores:

@@ -6,9 +6,9 @@ Each is a collection and a ranking, so that all have the product's own search, B
 import warnings
 from collections.abc import Collection as Several
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.contextual import ContextualEmbedder, contextual
@@ -17,6 +17,7 @@ from cde_rag.embedders.plain_embedders import PlainEmbedder
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.answer_scores import JudgedPassages, judged_passages
 from cde_rag.evaluation.baselines import minilm_name
+from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.evaluation.own_questions import OwnCorpus, find_answers
 from cde_rag.evaluation.question_folder import Site
@@ -45,7 +46,9 @@ _SEARCHES: Final[Mapping[str, tuple[str, fusion.Ranking]]] = {  # a collection a
     "minilm": ("minilm", "vectors"),
     "hybrid": ("minilm", "hybrid"),
 }
-OF_INDEX: Final = tuple(name for name, (of, _) in _SEARCHES.items() if of == INDEX)  # these need no second collection
+OF_INDEX: Final = ("index", "index_vectors")  # these differ for each index of the same passages
+OF_MODEL: Final = ("null", "null_hybrid")  # these for each model
+OF_WORDS: Final = ("bm25",)  # these for each cut of the pages
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,7 @@ class JudgedIndex:
         ids: Id of each passage in `data`, by the id of its record.
         name: Of an index with other options than the first one; empty for that.
         dropped: Number of questions that were left out, by reason.
+        is_kept: True for a collection that is there already: searching it needs no more embedding.
     """
 
     collection: Collection
@@ -65,6 +69,7 @@ class JudgedIndex:
     ids: Mapping[str, str]
     name: str = ""
     dropped: Mapping[str, int] | None = None
+    is_kept: bool = False
 
     @classmethod
     def of_pages(
@@ -100,20 +105,35 @@ class JudgedIndex:
         """
         corpus = OwnCorpus.of(collection.scroll(), parent_key=collection.parent_key or PARENT_KEY)
         found = find_answers(questions, corpus, source=source, name=name)
-        return cls(collection, found.data, _ids(corpus, found.data), dropped=found.dropped)
+        return cls(collection, found.data, _ids(corpus, found.data), dropped=found.dropped, is_kept=True)
 
 
 def _ids(corpus: OwnCorpus, data: JudgedPassages) -> dict[str, str]:
     return dict(zip((record.id for record in corpus.records), data.ids, strict=True))
 
 
-def system_rankings(index: JudgedIndex, systems: Several[str], folder: Path) -> Iterator[tuple[str, list[Ranking]]]:
-    """Yield the ranking of each question by each system, in the order of `ANSWER_SYSTEMS`.
+class SystemRun(NamedTuple):
+    """Results of one system on one corpus.
+
+    Attributes:
+        system: Name in `ANSWER_SYSTEMS`.
+        rankings: Ids of passages for each question, best first.
+        cost: For this corpus.
+    """
+
+    system: str
+    rankings: list[Ranking]
+    cost: Cost
+
+
+def system_rankings(index: JudgedIndex, systems: Several[str], folder: Path, meter: CostMeter) -> Iterator[SystemRun]:
+    """Yield the results of each system, in the order of `ANSWER_SYSTEMS`.
 
     Args:
         index: The index and its questions.
         systems: Names in `ANSWER_SYSTEMS`. Those without context are left out for a model without a null context.
         folder: Collections of the baselines are made there; those that are there already are used and completed.
+        meter: Times the models.
     """
     collections = {INDEX: index.collection}
     for name, (of, by) in _SEARCHES.items():
@@ -123,9 +143,13 @@ def system_rankings(index: JudgedIndex, systems: Several[str], folder: Path) -> 
             embedder = _baseline(of, index.collection)
             if embedder is None:
                 continue
-            collections[of] = _copied(index.collection, embedder, folder / f"{of}.faiss")
+            place = folder / f"{of}-{embedder.fingerprint[:16]}.faiss"  # several models have one folder
+            collections[of] = _copied(index.collection, embedder, place)
         hits = collections[of].searcher(by).search_batch(index.data.queries, DEPTH)
-        yield name, [[index.ids[hit.id] for hit in found] for found in hits]
+        cost = Cost() if by == "bm25" else meter.cost(collections[of].embedder, index.data.texts)
+        if of == INDEX and index.is_kept:
+            cost = replace(cost, seconds=0.0)
+        yield SystemRun(name, [[index.ids[hit.id] for hit in found] for found in hits], cost)
     for of, collection in collections.items():
         if of != INDEX:
             collection.close()

@@ -3,7 +3,7 @@
 import ast
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,12 +14,22 @@ from jaxtyping import Float64
 from cde_rag._files import given_path
 from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder, as_model
 from cde_rag.embedders.corpus_contexts import context_size_for, first_context
+from cde_rag.embedders.plain_embedders import PlainEmbedder
 from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import CorpusError, SmallContextWarning
-from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, DenseBaseline, MiniLM, baseline_rankings
+from cde_rag.evaluation.baselines import (
+    BASELINES,
+    DENSE,
+    FOR_PARENTS,
+    DenseBaseline,
+    MiniLM,
+    baseline_rankings,
+    minilm_name,
+)
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.conteb import is_conteb, read_conteb
+from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.encoding import Binder, contextual_rankings, headed, without_relevant
 from cde_rag.evaluation.markdown_set import is_markdown, read_markdown
 from cde_rag.evaluation.metrics import METRICS, score
@@ -30,6 +40,9 @@ from cde_rag.models.model import Model, cut_texts
 HYBRID = frozenset({"hybrid", "own_hybrid", "parents_hybrid"})  # these need words
 HEADERS = frozenset({"headers", "headers_hybrid"})  # these need parents
 SIBLINGS = frozenset({"parents", "parents_hybrid"})  # these need parents, and a model that takes siblings
+_MINILM: Final = frozenset({"minilm", "hybrid"})
+OF_CORPUS: Final = BASELINES | {"foreign"}  # these are the same for all models, or not compared between them
+_OF_MODEL: Final = frozenset({"own", "null", "own_hybrid"}) | SIBLINGS | HEADERS  # these a user can take
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +125,7 @@ def evaluate(
         )
     foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)
     embed = MiniLM(device) if DENSE.intersection(systems) else None
-    bind = _binder(loaded, context_size)
+    bind, meter = _Bound(loaded, context_size), CostMeter()
     done, total = 0, sum(map(len, asked))
     results: list[SetResult] = []
     for data, wanted, other in zip(sets, asked, foreign_corpora, strict=True):
@@ -137,9 +150,20 @@ def evaluate(
                 query_ids=data.query_ids,
                 blocks=data.blocks,
                 scores=scores,
+                costs=_costs(scores, bind, data.corpus.texts, meter),
             )
         )
     return Evaluation(model=loaded.identity.name, context_size=context_size, seeds=tuple(seeds), sets=tuple(results))
+
+
+def _costs(systems: Collection[str], bound: "_Bound", texts: Sequence[str], meter: CostMeter) -> dict[str, Cost]:
+    """Return the costs of those systems that a user can take; MiniLM is timed in the fastest runtime, as a model is."""
+    costs = {"bm25": Cost()} if "bm25" in systems else {}
+    if (own := _OF_MODEL.intersection(systems)) and bound.last is not None:
+        costs |= dict.fromkeys(sorted(own), meter.cost(bound.last, texts))
+    if minilm := _MINILM.intersection(systems):
+        costs |= dict.fromkeys(sorted(minilm), meter.cost(PlainEmbedder(minilm_name()), texts))
+    return costs
 
 
 def _missing(data: RetrievalSet) -> set[str]:
@@ -219,15 +243,25 @@ def _foreign_corpora(sets: Sequence[RetrievalSet], foreign: str | Path | None) -
     return others
 
 
-def _binder(model: Model, context_size: int) -> Binder:
-    def bind(corpus: Sequence[str] | None, seed: int) -> ContextualEmbedder:
+class _Bound:
+    """Binder of a model to contexts, which keeps the last embedder: its model is timed."""
+
+    last: ContextualEmbedder | None = None
+
+    def __init__(self, model: Model, context_size: int) -> None:
+        self._model, self._context_size = model, context_size
+
+    def __call__(self, corpus: Sequence[str] | None, seed: int) -> ContextualEmbedder:
+        """Bind the model; see `Binder`."""
         if corpus is None:
-            return ContextualEmbedder(model, first_context(model))
+            self.last = ContextualEmbedder(self._model, first_context(self._model))
+            return self.last
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallContextWarning)  # the result counts the context's documents
-            return ContextualEmbedder.from_corpus(corpus, model=model, context_size=context_size, seed=seed)
-
-    return bind
+            self.last = ContextualEmbedder.from_corpus(
+                corpus, model=self._model, context_size=self._context_size, seed=seed
+            )
+        return self.last
 
 
 def _rankings(

@@ -1,16 +1,17 @@
 """Results of an evaluation: metrics per set, means over sets, intervals; as JSON and as a table for people."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS
+from cde_rag.evaluation.system_comparison import SystemComparison, table
 
 SYSTEMS = {  # in the order of the table
     "own": "the corpus's own context",
@@ -34,6 +35,7 @@ SYSTEMS = {  # in the order of the table
     "late_chunking": "minilm, the documents of a parent read together (512 tokens at once); for corpora with parents",
 }
 MAIN_METRIC = "ndcg@10"
+_Found = TypeVar("_Found")
 SATURATED = frozenset({"pubmedqa", "xquad_en", "limit_small"})  # near 100 % or synthetic: they would hide the others
 COMPARED = (
     ("own", "null"),
@@ -83,6 +85,7 @@ class SetResult:
         query_ids: Ids of the evaluated queries.
         blocks: Block number of each query; queries of one block share their best relevant document.
         scores: System → metric → one score per query, averaged over its contexts.
+        costs: Cost of each system that a user can take.
     """
 
     name: str
@@ -98,6 +101,7 @@ class SetResult:
     query_ids: tuple[str, ...]
     blocks: Int64[np.ndarray, " queries"]
     scores: Mapping[str, Mapping[str, Float64[np.ndarray, " queries"]]]
+    costs: Mapping[str, Cost] = field(default_factory=dict[str, Cost])
 
     def mean(self, system: str, metric: str = MAIN_METRIC) -> float:
         """Return the mean over queries, a fraction."""
@@ -155,8 +159,39 @@ class Evaluation:
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """Those that ran on any set, in the order of `SYSTEMS`."""
-        return tuple(name for name in SYSTEMS if any(name in one.scores for one in self.sets))
+        """Those that ran on any set, in the order of `SYSTEMS`, and those of further models."""
+        ran = dict.fromkeys(name for one in self.sets for name in one.scores)
+        return (*(name for name in SYSTEMS if name in ran), *(name for name in ran if name not in SYSTEMS))
+
+    @cached_property
+    def comparison(self) -> SystemComparison:
+        """The systems that ran on all counted sets by NDCG@10, with their costs and advice."""
+        ran = [name for name in self.systems if all(name in one.scores for one in self.counted)]
+        costs = [{name: one.costs[name] for name in ran if name in one.costs} for one in self.counted]
+        return SystemComparison(
+            metric="NDCG@10",
+            scores=[{name: one.scores[name][MAIN_METRIC] for name in ran} for one in self.counted],
+            blocks=[one.blocks for one in self.counted],
+            costs={name: sum((one[name] for one in costs), Cost()) for name in costs[0]},
+        )
+
+    def with_model(self, name: str, other: "Evaluation") -> "Evaluation":
+        """Return the evaluation with the systems of another model on the same sets and queries.
+
+        Args:
+            name: Of the other model; its systems are named `"own --model NAME"`.
+            other: Evaluation of that model.
+        """
+
+        def named(found: Mapping[str, _Found]) -> dict[str, _Found]:
+            return {f"{system} --model {name}": each for system, each in found.items()}
+
+        pairs = zip(self.sets, other.sets, strict=True)
+        sets = [
+            replace(one, scores={**one.scores, **named(more.scores)}, costs={**one.costs, **named(more.costs)})
+            for one, more in pairs
+        ]
+        return replace(self, sets=tuple(sets))
 
     def mean(self, system: str, metric: str = MAIN_METRIC) -> float | None:
         """Return the mean over the counted sets on which the system ran, a fraction; None if it ran on none."""
@@ -183,6 +218,7 @@ class Evaluation:
         return {
             **{metric: self._means(metric) for metric in METRICS},
             "intervals": _intervals(self.differences),
+            "comparison": self.comparison.to_json(),
             "foreign_corpus": self.foreign_corpus,
             "model": self.model,
             "context_size": self.context_size,
@@ -195,8 +231,11 @@ class Evaluation:
         seeds = ", ".join(map(str, self.seeds))
         smaller = any(one.context_documents < self.context_size for one in self.sets)
         size = f"{'up to ' if smaller else ''}{self.context_size} context documents"
-        lines = [f"NDCG@10 × 100 · {self.model} · {size} · seeds {seeds}"]
-        lines += table([["", *self.systems], *self._rows()])
+        name = f" · {self.sets[0].name}" if len(self.sets) == 1 else ""
+        lines = [f"NDCG@10 × 100{name} · {self.model} · {size} · seeds {seeds}"]
+        if len(self.sets) > 1:
+            lines += [*table([["", *self.systems], *self._rows()]), ""]
+        lines += table(self.comparison.rows())
         if self.differences:
             headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]
             pairs = [[" − ".join(pair), *described(found)] for pair, found in self.differences.items()]
@@ -212,7 +251,7 @@ class Evaluation:
                 lines.append(f"{one.name}: blank judged queries, left out: {one.blank_queries}")
             if one.missing_documents:
                 lines.append(f"{one.name}: judged documents that the corpus lacks: {one.missing_documents}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(["", self.comparison.advice] if self.comparison.advice else [])])
 
     @property
     def _apart(self) -> list[SetResult]:
@@ -262,16 +301,4 @@ def described(difference: Difference) -> list[str]:
     return [
         f"{100 * difference.mean:+.2f}",
         *("" if ends is None else f"{100 * ends[0]:+.2f} … {100 * ends[1]:+.2f}" for ends in intervals),
-    ]
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows as columns of equal width: the first left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
-    return [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
-        ).rstrip()
-        for row in rows
     ]

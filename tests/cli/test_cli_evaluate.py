@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from plain_model import write_transformer
 from tiny import WORDS
 
 from cde_rag.evaluation import evaluate
@@ -27,9 +28,23 @@ def test_json_is_the_evaluation(run, folder: Path, model_folder: Path):
     command = ("evaluate", folder, "--json", "--seed", 1, "--seed", 2, "--context-size", 5)
     found = json.loads(run(*command, *(word for name in systems for word in ("--system", name))).stdout)
     expected = evaluate([folder], model=model_folder, systems=systems, seeds=[1, 2], context_size=5)
-    assert found == json.loads(json.dumps(expected.to_json()))
+    whole = json.loads(json.dumps(expected.to_json()))
+    for one in (found, whole):
+        assert one["comparison"].pop("costs")["own"]["seconds"] > 0  # measured each time
+    assert found == whole
     assert set(found["ndcg@10"]) == set(systems)
     assert all(0 <= share <= 1 for share in found["ndcg@10"].values())
+
+
+def test_a_second_model_has_rows_of_its_own(run, folder: Path, model_folder: Path, tmp_path: Path):
+    systems = ("--system", "own", "--system", "bm25")
+    found = run(
+        "evaluate", folder, "--model", write_transformer(tmp_path / "plain"), *systems, "--plot", tmp_path / "p.svg"
+    )
+    starts = [line.split("  ")[0] for line in found.stdout.splitlines()]
+    assert starts[2:5] == ["own", "bm25", f"own --model {model_folder}"]
+    assert found.stdout.splitlines()[-1].startswith("3 questions are too few to choose by")
+    assert (tmp_path / "p.svg").read_text().count("<circle") == 3
 
 
 def test_people_get_a_table(run, folder: Path):

@@ -45,9 +45,11 @@ class Hashed:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_minilm() -> Iterator[None]:
+def no_minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    plain = write_transformer(tmp_path_factory.mktemp("minilm") / "plain")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness, "MiniLM", lambda device: Hashed())
+        patch.setattr(harness, "minilm_name", lambda: str(plain))  # it is timed
         yield
 
 
@@ -305,10 +307,40 @@ def test_the_table_is_for_people(evaluation: Evaluation) -> None:
 def test_a_single_set_has_neither_a_mean_nor_an_interval_over_sets(folders: list[Path], tiny_model: CDEModel) -> None:
     found = evaluate(folders[:1], model=tiny_model, systems=["own", "null"], context_size=8)
     lines = str(found).splitlines()
-    assert [line.split()[0] for line in lines if line][2:] == [found.sets[0].name, "difference", "own"]
+    assert [line.split()[0] for line in lines if line][2:5] == ["own", "null", "difference"]
     assert "95 % (queries)" in str(found)
     assert "(sets)" not in str(found)
     assert found.to_json()["intervals"]["own-null"]["sets"] is None
+
+
+def test_models_are_compared_on_the_same_queries(folders: list[Path], tiny_model: CDEModel, tmp_path: Path) -> None:
+    """The second model's systems have its name; all have costs, and differences to MiniLM."""
+    folder = make_folder(tmp_path / "many", documents=60, seed=5, parents=True)
+    plain = write_transformer(tmp_path / "plain", dim=32)
+    asked = ["own", "parents", "own_hybrid", "minilm", "bm25"]
+    first = evaluate([folder], model=tiny_model, systems=asked, parent_key="parent", context_size=8)
+    other = evaluate([folder], model=plain, systems=asked[:3], parent_key="parent", context_size=8)
+    found = first.with_model("plain", other)
+    assert found.systems == (
+        "own",
+        "parents",
+        "bm25",
+        "minilm",
+        "own_hybrid",
+        "own --model plain",
+        "own_hybrid --model plain",
+    )
+    compared = found.to_json()["comparison"]
+    assert compared["reference"] == "minilm"
+    expected = other.sets[0].scores["own"]["ndcg@10"] - first.sets[0].scores["minilm"]["ndcg@10"]
+    assert compared["differences"]["own --model plain"]["mean"] == pytest.approx(expected.mean())
+    costs = compared["costs"]
+    assert costs["bm25"] == {"seconds": 0.0, "vector_bytes": 0, "model_bytes": 0}
+    assert costs["own --model plain"]["vector_bytes"] == 2 * costs["own"]["vector_bytes"] == 60 * 32 * 4
+    assert costs["own"]["seconds"] == costs["parents"]["seconds"] > 0
+    size = sum(path.stat().st_size for path in plain.rglob("*") if path.suffix in {".json", ".safetensors"})
+    assert costs["own --model plain"]["model_bytes"] == size
+    assert compared["take"] in found.systems
 
 
 def test_what_is_cut_is_counted(tmp_path: Path, tiny_model: CDEModel) -> None:

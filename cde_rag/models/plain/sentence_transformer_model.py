@@ -69,7 +69,7 @@ class SentenceTransformerModel(PlainModel):
                 f"{'whose tokenizer is slow' if identity.max_length else 'which reads texts of any length'}. Leave "
                 "windows out."
             )
-        self.identity = identity.with_windows(windows=windows)
+        self.identity, self.folder = identity.with_windows(windows=windows), files["document"].folder
         self.mini_batch_size = mini_batch_size
         self.device, self.runtime, self.dtype = self._model.device, self._model.runtime, self._model.dtype
         self.given_dtype, self.given_runtime = dtype, runtime
