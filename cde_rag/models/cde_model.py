@@ -313,7 +313,7 @@ class CDEModel(Model):
     def count_tokens(self, texts: Sequence[str], *, windows: bool) -> int:
         """Count the tokens of all texts as they are read, prefixes and special tokens included."""
         blocks = blocks_of(self, texts, self.tokenize(texts), DOCUMENT, windows=windows)
-        return sum(len(row.ids) for block in blocks for _, row in block)
+        return sum(self.tokenizer.count(row.ids) for block in blocks for _, row in block)
 
 
 def _parsed(name: str | Path) -> ModelName:

@@ -95,6 +95,10 @@ class TextTokenizer:
             cut.append(Tokens([*ids[: max_length - 1], ids[-1]] if too_long else ids, too_long))
         return cut
 
+    def count(self, ids: Sequence[int]) -> int:
+        """Return the tokens of a row, to compare with a model's maximum length."""
+        return len(ids)
+
     def reach(self, texts: Sequence[str], max_length: int) -> list[int]:
         """Return the number of characters of each text that are read, from its start; all if it is not cut.
 

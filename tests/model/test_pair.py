@@ -57,6 +57,18 @@ def pair(folder):
     return CDEModel.from_pretrained(folder, device="cpu", dtype="float32")
 
 
+def test_the_tokens_of_a_text_are_those_of_one_half(pair):
+    """Splitters compare them with the length that each half reads."""
+    text = "river bank " * 3
+    (row,) = pair.tokenize([text])
+    halves = [
+        sum(each < pair.tokenizer.start for each in row.ids),
+        sum(each >= pair.tokenizer.start for each in row.ids),
+    ]
+    assert pair.count_tokens([text], windows=False) == max(halves) < len(row.ids)
+    assert pair.count_tokens(["river " * 5_000], windows=False) == pair.identity.max_length
+
+
 def own(model):
     return ContextualEmbedder.from_corpus(TEXTS, model=model, context_size=3)
 

@@ -42,6 +42,11 @@ class PairTokenizer(TextTokenizer):
             for one, other in halves
         ]
 
+    def count(self, ids: Sequence[int]) -> int:
+        """Return the tokens of a row, of the half that has more: each half reads `max_length` of its own."""
+        second = sum(each >= self.start for each in ids)
+        return max(second, len(ids) - second)
+
     def reach(self, texts: Sequence[str], max_length: int) -> list[int]:
         """Return the number of characters of each text that both halves read; arguments as in `TextTokenizer`."""
         return list(map(min, self.first.reach(texts, max_length), super().reach(texts, max_length)))
