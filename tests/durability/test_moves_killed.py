@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-KINDS_MOVED = ("chroma", "langchain", "llamaindex-simple", "llamaindex-faiss")
+KINDS_MOVED = ("chroma", "lancedb", "langchain", "llamaindex-simple", "llamaindex-faiss")
 
 
 class Forks:
