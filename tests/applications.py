@@ -235,7 +235,7 @@ class LanceApplication(Application):
 
     @property
     def client(self) -> Any:
-        import lancedb  # here: its import starts a thread, which a fork does not have
+        import lancedb  # here: its import takes seconds, and starts a thread
 
         return lancedb.connect(str(self.folder))
 
