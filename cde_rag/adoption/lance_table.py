@@ -165,11 +165,11 @@ class LanceTable(TextVectors):
         live = self._live()
         columns = self._columns(live)
         for page, batch in self._pages(live, columns):
-            rows = zip(page, batch.column(columns.vector), strict=True)
+            rows = zip(page, _vectors(batch.column(columns.vector)), strict=True)
             yield [
-                (Record(row.id, row.text, metadata=_readable(row.payload, columns)), np.array(vector.as_py(), "f4"))
+                (Record(row.id, row.text, metadata=_readable(row.payload, columns)), vector.astype(np.float32))
                 for row, vector in rows
-                if row.text is not None and vector.is_valid
+                if row.text is not None and vector is not None
             ]
 
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
@@ -317,9 +317,10 @@ class LanceTable(TextVectors):
         """Return digests of all rows in any order: without their vectors, and with them."""
         rows = vectors = 0
         for page, batch in self._pages(table, columns):
-            for row, vector in zip(page, batch.column(columns.vector), strict=True):
+            for row, vector in zip(page, _vectors(batch.column(columns.vector)), strict=True):
                 rows += int(row.digest, 16)
-                vectors += int(sha256(f"{row.digest}{vector.as_py()}".encode()).hexdigest(), 16)
+                written = b"" if vector is None else vector.tobytes()
+                vectors += int(sha256(row.digest.encode() + written).hexdigest(), 16)
         return f"{rows % 2**256:x}", f"{vectors % 2**256:x}"
 
     def _written(self, folder: Path, schema: Any, batches: Iterator[Any]) -> Any:
@@ -346,18 +347,18 @@ class LanceTable(TextVectors):
         """
         found: list[dict[str, Any]] = []
         for index in table.list_indices():
-            kind, details = index.index_type, getattr(index, "index_details", None) or {}
-            options: dict[str, Any] = {}
+            kind, details = index.index_type, getattr(index, "index_details", None)  # older ones do not name it
+            is_known, options = details is not None, dict[str, Any]()
             if kind == "FTS":
                 known = require("lancedb.index", "lancedb").FTS.__dataclass_fields__
-                named = {_FULL_TEXT.get(key, key): value for key, value in details.items()}
+                named = {_FULL_TEXT.get(key, key): value for key, value in (details or {}).items()}
                 options = {key: value for key, value in named.items() if key in known}
                 unknown = [
                     key for key, value in named.items() if key not in known and value not in (None, False, "text")
                 ]
-                is_known = bool(details) and not unknown
+                is_known = is_known and not unknown
             else:
-                is_known = kind in _SCALAR or kind in _VECTOR
+                is_known = is_known and (kind in _SCALAR or kind in _VECTOR)
             if not is_known or len(index.columns) != 1:
                 raise StoreError(
                     f"{self._target}: expected indexes that can be made again, found {index.name!r:.60} of kind "
@@ -368,7 +369,7 @@ class LanceTable(TextVectors):
             found.append(
                 {"name": index.name, "kind": kind, "column": index.columns[0], "distance": distance, "options": options}
             )
-        return found
+        return sorted(found, key=lambda index: (index["kind"] in _VECTOR, index["kind"] != "FTS"))  # searches that fail
 
     def _index(self, table: Any, notes: Mapping[str, str]) -> None:
         """Make the indexes that the version before had, and this one lacks."""
@@ -379,7 +380,14 @@ class LanceTable(TextVectors):
             if index["distance"] is not None:
                 index["options"]["distance_type"] = index["distance"]
             config = getattr(configs, _VECTOR.get(index["kind"], index["kind"]))(**index["options"])
-            table.create_index(index["column"], config=config, name=index["name"])
+            try:
+                table.create_index(index["column"], config=config, name=index["name"])
+            except (RuntimeError, ValueError) as error:
+                raise StoreError(
+                    f"{self._target}: the new vectors are in use, but its index {index['name']!r:.60} cannot be made "
+                    f"again ({error!s:.120}). Run cde-rag rollback, then table.drop_index({index['name']!r}), and the "
+                    "same command again."
+                ) from error
 
 
 class _Columns(NamedTuple):
@@ -430,6 +438,13 @@ def _with_vectors(batch: Any, schema: Any, column: str, vectors: Float32[np.ndar
     flat = arrow.array(vectors.astype(_FLOATS[str(kind.value_type)]).ravel())
     made = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=batch.column(place).is_null())
     return arrow.RecordBatch.from_arrays([*batch.columns[:place], made, *batch.columns[place + 1 :]], schema=schema)
+
+
+def _vectors(column: Any) -> Iterator[np.ndarray | None]:
+    """Yield the vectors of a column of Arrow, of its own type of floats; None where there is none."""
+    flat = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
+    there = iter(flat)
+    yield from (next(there) if valid else None for valid in column.is_valid().to_pylist())
 
 
 def _readable(row: Mapping[str, Any], columns: _Columns) -> dict[str, Any]:

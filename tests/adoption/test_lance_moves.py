@@ -272,6 +272,22 @@ def test_llamaindex_texts_have_their_metadata(tmp_path: Path, old: ContextualEmb
     assert found[0].node.node_id == "d7"
 
 
+def test_an_index_that_cannot_be_made_again_is_told_and_the_move_goes_back(
+    lance: LanceApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no tokenizer")
+
+    before = lance.rows()
+    with reembedding(lance.target) as move:
+        with monkeypatch.context() as patch:
+            patch.setattr(lancedb.table.LanceTable, "create_index", fails)
+            with pytest.raises(StoreError, match=r"no tokenizer.*table\.drop_index\('words'\)"):
+                move.switch(new)
+        move.rollback()
+    assert lance.rows() == before
+
+
 def blobs(application: LanceApplication) -> str:
     kinds = [pa.field("text", pa.string()), pa.field("vector", pa.list_(pa.float32(), 16))]
     blob = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
