@@ -11,10 +11,10 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from cde_rag._files import user_path
-from cde_rag.adoption.columns import USUAL, one_of, text_column
 from cde_rag.adoption.movable import Movable
 from cde_rag.adoption.move_journal import JOURNALS
 from cde_rag.adoption.positions import stored
+from cde_rag.adoption.table_columns import USUAL, one_of, text_column
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.indexing.audit import Source, StoredVector
 from cde_rag.indexing.stamp_reader import KEY

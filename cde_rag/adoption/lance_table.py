@@ -25,10 +25,10 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._files import replacing
-from cde_rag.adoption.columns import one_of, text_column
 from cde_rag.adoption.llamaindex_nodes import embedded_text
 from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow, model_line, plain_name
 from cde_rag.adoption.positions import drawn, stored
+from cde_rag.adoption.table_columns import one_of, text_column
 from cde_rag.adoption.text_vectors import OURS, TextVectors
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError, require
