@@ -234,7 +234,7 @@ class LanceTable(TextVectors):
             if live.version > between[-1] + 1:
                 raise StoreError(
                     f"{self._target}: its application wrote version {between[-1]} during the switch, and others since. "
-                    f"Run table.restore({between[-1]}), add what it wrote since, and run the command again."
+                    f"Run table.restore({between[-1]}), add the later rows, and run the command again."
                 )
             live.restore(between[-1])
             raise self._changed()
@@ -340,7 +340,7 @@ class LanceTable(TextVectors):
         )
 
     def _indexes(self, table: Any) -> list[dict[str, Any]]:
-        """Return what is needed to make all indexes again.
+        """Return the options by which all indexes can be made again.
 
         Raises:
             StoreError: LanceDB does not say enough of one.
