@@ -132,7 +132,8 @@ class LanceTable(TextVectors):
         if kind not in _FLOATS:
             raise StoreError(f"{self._target}: expected floats in {columns.vector!r}, found {kind}. It is not moved.")
         for field in live.schema:
-            if any(b"blob" in part for pair in (field.metadata or {}).items() for part in pair):
+            metadata = _metadata(live, field.name)
+            if any(b"blob" in part for part in (*metadata, *metadata.values())):
                 raise StoreError(
                     f"{self._target}: expected columns that are copied, found blobs in {field.name!r:.60}. Make a new "
                     "table of the texts, with the new model, and keep the blobs in this one."
@@ -347,7 +348,8 @@ class LanceTable(TextVectors):
         """
         found: list[dict[str, Any]] = []
         for index in table.list_indices():
-            kind, details = index.index_type, getattr(index, "index_details", None)  # older ones do not name it
+            kind = str(index.index_type)
+            details: dict[str, Any] | None = getattr(index, "index_details", None)  # older ones do not name it
             is_known, options = details is not None, dict[str, Any]()
             if kind == "FTS":
                 known = require("lancedb.index", "lancedb").FTS.__dataclass_fields__
@@ -379,7 +381,8 @@ class LanceTable(TextVectors):
                 continue
             if index["distance"] is not None:
                 index["options"]["distance_type"] = index["distance"]
-            config = getattr(configs, _VECTOR.get(index["kind"], index["kind"]))(**index["options"])
+            kind = str(index["kind"])
+            config = getattr(configs, _VECTOR.get(kind, kind))(**index["options"])
             try:
                 table.create_index(index["column"], config=config, name=index["name"])
             except (RuntimeError, ValueError) as error:
@@ -413,7 +416,8 @@ def _is_of(table: Any, notes: Mapping[str, str]) -> bool:
 
 def _functions(table: Any) -> dict[str, dict[str, Any]]:
     """Return the embedding functions that the schema names, by their columns of vectors; none is made."""
-    written = (table.schema.metadata or {}).get(_FUNCTIONS)
+    metadata: dict[bytes, bytes] = table.schema.metadata or {}
+    written = metadata.get(_FUNCTIONS)
     return {} if written is None else {each["vector_column"]: each for each in json.loads(written)}
 
 
