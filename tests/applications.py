@@ -226,8 +226,46 @@ class FaissApplication(SimpleApplication):
         return storage.vector_store.client.reconstruct(place).tolist()
 
 
+class LanceApplication(Application):
+    """A table of LanceDB with vectors of its own and indexes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.target = f"lancedb:{folder}#papers"
+
+    @property
+    def client(self) -> Any:
+        import lancedb  # here: its import takes seconds, and starts a thread
+
+        return lancedb.connect(str(self.folder))
+
+    def opened(self) -> Any:
+        return self.client.open_table("papers")
+
+    def data(self, embedder: Embedder, texts: list[str]) -> list[dict[str, Any]]:
+        each = zip(texts, embedder.embed_passages(texts, None).vectors.tolist(), strict=True)
+        rows = [{"vector": vector, "text": text, "metadata": {"of": {"b": [1.5]}}} for text, vector in each]
+        return [{"id": f"d{n}", "n": n, **row, "tags": ["a", "b"]} for n, row in enumerate(rows)]
+
+    def build(self, embedder: Embedder) -> None:
+        from lancedb.index import FTS, BTree
+
+        made = self.client.create_table("papers", data=self.data(embedder, TEXTS))
+        made.create_index("n", config=BTree())
+        made.create_index("text", config=FTS(stem=False, with_position=True), name="words")
+
+    def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
+        found = self.opened().search(embedder.embed_queries([query])[0]).limit(k).to_list()
+        return [row["text"] for row in found]
+
+    def rows(self) -> list[Row]:
+        found = self.opened().to_arrow().to_pylist()
+        return [Row(row.pop("id"), row.pop("text"), row, row.pop("vector")) for row in found]
+
+
 APPLICATIONS: dict[str, Callable[[Path], Application]] = {
     "chroma": ChromaApplication,
+    "lancedb": LanceApplication,
     "langchain": LangChainApplication,
     "llamaindex-simple": SimpleApplication,
     "llamaindex-faiss": FaissApplication,

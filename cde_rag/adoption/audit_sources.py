@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from cde_rag._files import user_path
 from cde_rag.adoption.movable import Movable
 from cde_rag.adoption.move_journal import JOURNALS
-from cde_rag.adoption.positions import drawn, is_text, stored
+from cde_rag.adoption.positions import stored
+from cde_rag.adoption.table_columns import USUAL, one_of, text_column
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.indexing.audit import Source, StoredVector
 from cde_rag.indexing.stamp_reader import KEY
@@ -28,7 +29,6 @@ KINDS: Final = ("qdrant", "chroma", "lancedb", "pgvector", "langchain-faiss", "l
 _USUAL_NAMES: Final = {"langchain-faiss": "index", "llamaindex": "default"}
 _OVERSAMPLED: Final = 8  # points that are drawn for each that is wanted, since some may have no text
 _COMPARE_COMMENTS: Final = {"alembic_version": "Alembic", "ar_internal_metadata": "Rails"}  # by their own tables
-_TEXT_COLUMNS: Final = ("text", "document", "content", "page_content", "chunk")  # of LanceDB and pgvector, as they come
 
 
 @contextmanager
@@ -65,18 +65,21 @@ def source_of(
 
 
 @contextmanager
-def movable(target: str, *, text: str | None = None, seed: int = 0) -> Generator[Movable, None, None]:
+def movable(
+    target: str, *, text: str | None = None, vector: str | None = None, seed: int = 0
+) -> Generator[Movable, None, None]:
     """Open a store whose vectors can be replaced, for the duration of a `with`; see `cde_rag.adoption.reembedding`.
 
     Raises:
         MissingExtraError: The client of that store is not installed.
         StoreError: As for `source_of`; or stores of that kind are not moved.
     """
-    with source_of(target, text=text, seed=seed) as source:
+    with source_of(target, text=text, vector=vector, seed=seed) as source:
         if not isinstance(source, Movable):
             raise StoreError(
-                f"{source.target}: expected Chroma, LangChain's FAISS or a folder of LlamaIndex, found another kind. "
-                "Its vectors stay: cde_rag.adoption.adopt makes new ones next to them (docs/migration.md)."
+                f"{source.target}: expected Chroma, LanceDB, LangChain's FAISS or a folder of LlamaIndex, found "
+                "another kind. Its vectors stay: cde_rag.adoption.adopt makes new ones next to them "
+                "(docs/migration.md)."
             )
         yield source
 
@@ -136,7 +139,7 @@ class _Qdrant(_Target):
             raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.")
         params = call(lambda: client.get_collection(name)).config.params.vectors
         names = [""] if not isinstance(params, dict) else sorted(cast(dict[str, Any], params))
-        self._names, self._vector = names, _one_of(names, vector, f"{target}: vectors")
+        self._names, self._vector = names, one_of(names, vector, f"{target}: vectors")
 
     def count(self) -> int:
         """Return the number of points."""
@@ -188,51 +191,6 @@ class _Qdrant(_Target):
         return [stored(str(point.id), text, vector) for point, text, vector in rows if text][:count]
 
 
-class _LanceDB(_Target):
-    """A table of LanceDB."""
-
-    def __init__(self, target: str, random: Random, table: Any, text: str | None, vector: str | None) -> None:
-        super().__init__(target, random)
-        self._table = table
-        fields = {field.name: str(field.type) for field in table.schema}
-        self._text = _text_column(list(fields), text, target)
-        lists = [name for name, kind in fields.items() if kind.startswith("fixed_size_list")]
-        self._vector = _one_of(lists, vector, f"{target}: columns of vectors")
-
-    def count(self) -> int:
-        """Return the number of rows."""
-        return self._table.count_rows()
-
-    def stamp(self) -> str | None:
-        """Return the fingerprint in the stamp, or None."""
-        return fingerprint_in(self.stamp_text())
-
-    def stamp_text(self) -> str | None:
-        """Return the stamp in the metadata of the column of vectors, or None."""
-        metadata: dict[bytes, bytes] = self._table.schema.field(self._vector).metadata or {}
-        found = metadata.get(KEY.encode())
-        return None if found is None else found.decode(errors="replace")
-
-    def put_stamp(self, text: str) -> None:
-        """Store a stamp in the metadata of the column: in a new version of the table, which an overwrite loses."""
-        if not hasattr(self._table, "update_field_metadata"):
-            raise StoreError(f"{self._target}: expected lancedb 0.34 or newer, found an older one. Upgrade it.")
-        self._table.update_field_metadata({"path": self._vector, "metadata": {KEY: text}})
-
-    def sample(self, count: int) -> list[StoredVector]:
-        """Draw random rows that have a text and a vector."""
-
-        def read(places: list[int]) -> list[StoredVector]:
-            rows = zip(places, self._table.take_offsets(places).to_list(), strict=True)
-            return [
-                stored(str(row.get("id", place)), row[self._text], row[self._vector])
-                for place, row in rows
-                if is_text(row[self._text]) and row[self._vector] is not None
-            ]
-
-        return drawn(self._random, self.count(), count, read)
-
-
 class _Pgvector(_Target):
     """A table of PostgreSQL with a column of pgvector."""
 
@@ -250,9 +208,9 @@ class _Pgvector(_Target):
         columns: dict[str, str] = dict(connection.execute(query, (self._table.as_string(connection),)).fetchall())
         if not columns:
             raise StoreError(f"{target}: expected a table, found none of the name {table!r}.")
-        self._text = _text_column(list(columns), text, target)
+        self._text = text_column(list(columns), text, target)
         kinds = [name for name, kind in columns.items() if kind in ("vector", "halfvec")]
-        self._names, self._vector = kinds, _one_of(kinds, vector, f"{target}: columns of vectors")
+        self._names, self._vector = kinds, one_of(kinds, vector, f"{target}: columns of vectors")
         self._id = sql.Identifier("id") if "id" in columns else sql.SQL("row_number() OVER ()")
 
     def count(self) -> int:
@@ -402,10 +360,13 @@ def _journal(folder: Path, name: str) -> Path:
 def _lancedb(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Source, None, None]:
-    lancedb = require("lancedb", "lancedb")
-    folder = str(_folder(target, place, f"{name}.lance"))
+    from cde_rag.adoption.lance_table import LanceTable
+
+    folder = _folder(target, place, f"{name}.lance")
     with _as_store_errors(target, OSError, RuntimeError, ValueError):
-        yield _LanceDB(target, random, lancedb.connect(folder).open_table(name), text, vector)
+        source = LanceTable(target, folder, name, text, vector, _journal(folder, name), random)
+        source.count()
+        yield source
 
 
 @contextmanager
@@ -452,23 +413,6 @@ def _no_choice(target: str, whose: str, **given: str | None) -> None:
             raise StoreError(f"{target}: {whose} has one text and one vector for each id; leave --{option} out.")
 
 
-def _one_of(names: list[str], asked: str | None, what: str) -> str:
-    """Return the requested name, or the only one."""
-    if asked in names or (asked is None and len(names) == 1):
-        return names[0] if asked is None else asked
-    found = ", ".join(name[:24] or "(unnamed)" for name in names) or "none"
-    wanted = "one" if asked is None else repr(asked)
-    raise StoreError(f"{what}: expected {wanted}, found {found}. Give --vector NAME.")
-
-
-def _text_column(columns: list[str], asked: str | None, target: str) -> str:
-    usual = [name for name in _TEXT_COLUMNS if name in columns]
-    if asked in columns or (asked is None and usual):
-        return usual[0] if asked is None else asked
-    wanted = "a column of texts" if asked is None else f"the column {asked!r}"
-    raise StoreError(f"{target}: expected {wanted}, found the columns {', '.join(columns)}. Give --text COLUMN.")
-
-
 def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
     """Return the text in a Qdrant payload.
 
@@ -476,7 +420,7 @@ def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
     """
     from cde_rag.adoption.payload_schemas import reading
 
-    for dialect in ("llamaindex", "langchain", *_TEXT_COLUMNS) if text is None else (text,):
+    for dialect in ("llamaindex", "langchain", *USUAL) if text is None else (text,):
         if (record := reading(dialect)(payload)) is not None:
             return record.text
     return None

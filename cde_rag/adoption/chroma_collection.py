@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.adoption.llamaindex_nodes import embedded_node_text
-from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line
-from cde_rag.adoption.positions import drawn, is_text, stored
+from cde_rag.adoption.llamaindex_nodes import embedded_text
+from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line, plain_name
+from cde_rag.adoption.positions import drawn, stored
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import StoredVector
@@ -351,16 +351,8 @@ def _rows(page: Mapping[str, Any]) -> list[SourceRow]:
         page["ids"], page["documents"], page["metadatas"], page["uris"], strict=True
     ):
         payload = {"document": document, "metadata": metadata, "uri": uri}
-        found.append(SourceRow(id_, _embedded_text(document, metadata or {}), payload))
+        found.append(SourceRow(id_, embedded_text(document, metadata), payload))
     return found
-
-
-def _embedded_text(document: Any, metadata: Mapping[str, Any]) -> str | None:
-    """Return the document as it was embedded: LlamaIndex adds metadata by a template that is in its node."""
-    if not is_text(document):
-        return None
-    node = metadata.get("_node_content")
-    return document if not isinstance(node, str) else embedded_node_text(node, document)
 
 
 def _index(collection: Any) -> dict[str, Any]:
@@ -386,12 +378,10 @@ def _function(collection: Any) -> dict[str, Any] | None:
 
 def _function_of(embedder: Embedder) -> dict[str, Any] | None:
     """Return Chroma's configuration of an embedding function that makes an embedder's vectors; None if it has none."""
-    identity = embedder.context.identity
-    if not identity.is_plain or embedder.context.size or any(identity.prefixes.values()) or identity.windows:
+    name = plain_name(embedder)
+    if name is None:
         return None
-    if identity.pooling == "function":
-        return None
-    config: dict[str, Any] = {"model_name": identity.name, "device": "cpu", "normalize_embeddings": True, "kwargs": {}}
+    config: dict[str, Any] = {"model_name": name, "device": "cpu", "normalize_embeddings": True, "kwargs": {}}
     return {"name": "sentence_transformer", "config": config}
 
 

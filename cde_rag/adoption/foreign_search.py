@@ -46,7 +46,7 @@ def foreign_collection(source: Source, embedder: Embedder) -> Collection:
     Rows without a text, or whose vector has another length, are not in it.
 
     Args:
-        source: The index, of Chroma, LangChain's FAISS or LlamaIndex' folders.
+        source: The index, of Chroma, LanceDB, LangChain's FAISS or LlamaIndex' folders.
         embedder: Embedder that made its vectors.
 
     Raises:
@@ -56,8 +56,9 @@ def foreign_collection(source: Source, embedder: Embedder) -> Collection:
     """
     if not isinstance(source, Readable):
         raise StoreError(
-            f"{source.target}: expected Chroma, LangChain's FAISS or a folder of LlamaIndex, found another kind, which "
-            "is not searched from here. cde_rag.adoption.adopt makes a Collection of it (docs/migration.md)."
+            f"{source.target}: expected Chroma, LanceDB, LangChain's FAISS or a folder of LlamaIndex, found another "
+            "kind, which is not searched from here. cde_rag.adoption.adopt makes a Collection of it "
+            "(docs/migration.md)."
         )
     found = audit(source, embedder)
     if found.others or found.disputes:

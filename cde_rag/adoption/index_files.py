@@ -4,7 +4,6 @@ Texts, ids and metadata stand in other files, which a move does not touch. So th
 takes the place of the old one by one rename: readers load the old file or the new one, and there is no gap. The old
 file is kept in the journal.
 
-    vectors.sqlite  new vectors by text, as they are made
     new/            file with the new vectors
     old/            file with the old vectors
 """
@@ -25,18 +24,17 @@ from jaxtyping import Float32
 from cde_rag._files import file_sha256, fsync_folder, read_file, replacing
 from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow
 from cde_rag.adoption.positions import drawn, stored
+from cde_rag.adoption.text_vectors import OURS, TextVectors
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.audit import StoredVector, audit
-from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.records import Record
 
-_VECTORS, _NEW, _OLD = "vectors.sqlite", "new", "old"
+_NEW, _OLD = "new", "old"
 _DISTANCES: Final = {0: "ip", 1: "l2"}  # of FAISS
-_OURS: Final = 0.5  # share of a sample that the new model makes where its application has saved new rows
 
 
-class IndexFolder(ABC):
+class IndexFolder(TextVectors, ABC):
     """A folder of an application whose vectors are one file.
 
     Args:
@@ -49,8 +47,8 @@ class IndexFolder(ABC):
     """
 
     def __init__(self, target: str, folder: Path, file: str, others: Sequence[str], home: Path, random: Random) -> None:
-        self._target, self._folder, self._file, self._others = target, folder, file, others
-        self._home, self._random = home, random
+        super().__init__(target, home)
+        self._folder, self._file, self._others, self._random = folder, file, others, random
 
     @abstractmethod
     def texts(self) -> list[SourceRow]:
@@ -67,21 +65,6 @@ class IndexFolder(ABC):
         Raises:
             StoreError: It cannot be read.
         """
-
-    @property
-    def target(self) -> str:
-        """Name of the store in reports."""
-        return self._target
-
-    @property
-    def home(self) -> Path:
-        """Folder of a move's journal."""
-        return self._home
-
-    @property
-    def written_by_old_handles(self) -> bool:
-        """False: a program that has loaded the files writes all of them again when it saves."""
-        return False
 
     def count(self) -> int:
         """Return the number of vectors."""
@@ -135,42 +118,6 @@ class IndexFolder(ABC):
         del id_
         return {}
 
-    def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
-        """Make the folder of the new vectors."""
-        folder.mkdir(parents=True, exist_ok=True)
-        return {"folder": str(folder.resolve()), "space": embedder.fingerprint, "dim": str(embedder.dim)}
-
-    def lacking(self, notes: Mapping[str, str], rows: Sequence[SourceRow], *, old: bool) -> list[SourceRow]:
-        """Return the rows whose text has no vector yet."""
-        del old
-        there = self._kept(notes).get(notes["space"], map(_key, rows), int(notes["dim"]))
-        return [row for row in rows if row.text is not None and _key(row) not in there]
-
-    def get(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> list[SourceRow]:
-        """Return no rows: it is not called."""
-        del notes, ids, old
-        return []
-
-    def put(
-        self,
-        notes: Mapping[str, str],
-        rows: Sequence[SourceRow],
-        vectors: Float32[np.ndarray, "rows dim"],
-        *,
-        old: bool,
-    ) -> None:
-        """Keep the vectors by their texts."""
-        del old
-        made = {_key(row): (vector, False) for row, vector in zip(rows, vectors, strict=True) if row.text is not None}
-        kept = self._kept(notes)
-        kept.put(notes["space"], made)
-        if kept.get(notes["space"], made, int(notes["dim"])).keys() != made.keys():
-            raise StoreError(f"{kept.path}: expected the vectors to be written, found fewer. Make room on that disk.")
-
-    def remove(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> None:
-        """Do nothing: the file is made of the rows that are there then."""
-        del notes, ids, old
-
     def seal(self, notes: Mapping[str, str], parked: Float32[np.ndarray, " dim"]) -> dict[str, str]:
         """Write the file of the new vectors, and note its digest and those of the application's files.
 
@@ -182,11 +129,7 @@ class IndexFolder(ABC):
         index = self.vectors_of(self._live).empty_like(int(notes["dim"]))
         for start in range(0, len(rows), PAGE):
             page = rows[start : start + PAGE]
-            made = self._kept(notes).get(notes["space"], map(_key, page), int(notes["dim"]))
-            if any(row.text is not None and _key(row) not in made for row in page):
-                raise SourceChangedError(f"{self._target}: expected a vector for each text. Run the command again.")
-            vectors = [parked if row.text is None else made[_key(row)][0] for row in page]
-            index.add([row.id for row in page], np.stack(vectors).astype(np.float32))
+            index.add([row.id for row in page], self.made(notes, page, parked))
         path = self._place(notes, _NEW)
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
@@ -212,11 +155,7 @@ class IndexFolder(ABC):
             return True
         if self.found().dim != int(notes["dim"]):
             return False
-        return audit(self, embedder).share >= _OURS
-
-    def release(self, notes: Mapping[str, str], *, switched: bool) -> None:
-        """Delete nothing: the other vectors are in the journal, which goes."""
-        del notes, switched
+        return audit(self, embedder).share >= OURS
 
     @abstractmethod
     def line(self, embedder: Embedder, context: Path) -> str:
@@ -261,9 +200,6 @@ class IndexFolder(ABC):
             return [stored(row.id, row.text, file.get(place, row.id)) for place, row in chosen if row.text is not None]
 
         return drawn(self._random, len(rows), count, read)
-
-    def _kept(self, notes: Mapping[str, str]) -> PlainVectors:
-        return PlainVectors(Path(notes["folder"]) / _VECTORS)
 
     def _place(self, notes: Mapping[str, str], part: str) -> Path:
         return Path(notes["folder"]) / part / self._file
@@ -471,7 +407,3 @@ def read_json(path: Path, where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise StoreError(f"{where}: expected a JSON object in {path.name}, found another value.")
     return cast(dict[str, Any], found)
-
-
-def _key(row: SourceRow) -> bytes:
-    return hashlib.sha256((row.text or "").encode()).digest()

@@ -11,6 +11,19 @@ from typing import Any, cast
 from cde_rag.adoption.positions import is_text
 
 
+def embedded_text(text: Any, metadata: Any) -> str | None:
+    """Return the text of a row as it was embedded: LlamaIndex adds metadata by a template, in its node.
+
+    Args:
+        text: Text of the row, if it has one.
+        metadata: Its metadata, if it has any.
+    """
+    if not is_text(text):
+        return None
+    node: object = cast(dict[str, Any], metadata).get("_node_content") if isinstance(metadata, dict) else None
+    return embedded_node_text(node, text) if isinstance(node, str) else text
+
+
 def embedded_node_text(node: str | Mapping[str, Any], text: str) -> str | None:
     """Return the text of a node as it is embedded; None if it has none, or is no node.
 

@@ -188,6 +188,13 @@ def place_of(source: Source) -> str:
     return str(home) if home is not None and home.is_absolute() else source.target
 
 
+def plain_name(embedder: Embedder) -> str | None:
+    """Return the name of a SentenceTransformer without prefixes, which stores' functions load; None for another."""
+    identity = embedder.context.identity
+    is_more = embedder.context.size or any(identity.prefixes.values()) or identity.windows
+    return identity.name if identity.is_plain and not is_more and identity.pooling != "function" else None
+
+
 def model_line(embedder: Embedder, context: Path, *, hugging_face: str, ours: str) -> str:
     """Return the line that makes the embedder in an application.
 

@@ -78,22 +78,25 @@ def reembedding(
     *,
     journal: str | Path | None = None,
     text: str | None = None,
+    vector: str | None = None,
     seed: int = 0,
 ) -> Generator["Reembedding", None, None]:
     """Open the move of a store to another model, for the duration of a `with`; one that was begun goes on.
 
     Args:
         target: As in `source_of`, of a kind whose vectors can be replaced: `chroma:folder#papers`,
-            `chroma:http://localhost:8000#papers`, `langchain-faiss:folder` or `llamaindex:folder`.
+            `chroma:http://localhost:8000#papers`, `lancedb:folder#papers`, `langchain-faiss:folder` or
+            `llamaindex:folder`.
         journal: Folder of the move's state; by default next to the store, or for a server in the present folder.
-        text: As in `source_of`.
+        text: As in `source_of`; a move that was begun keeps to its columns.
+        vector: As in `source_of`.
         seed: Random seed of samples.
 
     Raises:
         MissingExtraError: The client of that store is not installed.
         StoreError: There is no such store, it cannot be moved, or another process moves it.
     """
-    with movable(target, text=text, seed=seed) as source:
+    with movable(target, text=text, vector=vector, seed=seed) as source:
         state = MoveJournal(source.home if journal is None else user_path(journal))
         with state.held():
             yield Reembedding(source, state, Random(seed))
@@ -351,7 +354,7 @@ class Reembedding:
         """Bring writes to one side to the other, or refuse an act that would lose them."""
         remedy = "Run cde-rag reembed again, which brings them" if old else "Give cde-rag rollback --from OLD-MODEL"
         if not self.source.written_by_old_handles:
-            remedy = "The files have both; move back by cde-rag release, then reembed --model OLD-MODEL"
+            remedy = "Move back by cde-rag release, then reembed --model OLD-MODEL, which has them, too"
         lost = f"{act} would lose them. {remedy}."
         return Carrying(self.source, self.journal, state, embedder, old=old, lost=lost).run()
 

@@ -27,7 +27,7 @@ TargetArgument = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="chroma:FOLDER#NAME, chroma:URL#NAME, langchain-faiss:FOLDER or llamaindex:FOLDER.",
+        help="chroma:FOLDER#NAME, chroma:URL#NAME, lancedb:FOLDER#NAME, langchain-faiss:FOLDER or llamaindex:FOLDER.",
     ),
 ]
 JournalOption = Annotated[
@@ -58,6 +58,10 @@ def reembed(
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     old_model: OldModelOption = None,
     from_context: OldContextOption = None,
+    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the text, in LanceDB.")] = None,
+    vector: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of the vector in LanceDB, if there are several.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write nothing.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Switch: the application's model is changed at the same time.")
@@ -88,7 +92,7 @@ def reembed(
     from cde_rag.adoption.reembedding import reembedding
     from cde_rag.cli.foreign import prefixes_of
 
-    with reembedding(target, journal=journal, seed=seed) as move:
+    with reembedding(target, journal=journal, text=text, vector=vector, seed=seed) as move:
         prefixes = prefixes_of(document_prefix, query_prefix)
         embedder = _embedder(move, model, context, base_url, prefixes)
         old = _old(old_model, from_context)

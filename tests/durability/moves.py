@@ -59,6 +59,8 @@ COMMANDS = {"build": build, "move": move, "back": back, "state": state}
 
 
 def main(kind: str, folder: str) -> None:
+    if kind == "lancedb":
+        import lancedb  # noqa: F401  # whose own loop begins anew in a fork
     for line in sys.stdin:
         name, *limit = line.split()
         receiver, sender = os.pipe()

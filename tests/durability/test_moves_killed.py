@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-KINDS_MOVED = ("chroma", "langchain", "llamaindex-simple", "llamaindex-faiss")
+KINDS_MOVED = ("chroma", "lancedb", "langchain", "llamaindex-simple", "llamaindex-faiss")
 
 
 class Forks:
@@ -35,7 +35,10 @@ class Forks:
 
 
 @pytest.fixture(  # of LlamaIndex one kind: the moves differ in its reader
-    params=[pytest.param(kind, marks=pytest.mark.long) if kind == "llamaindex-faiss" else kind for kind in KINDS_MOVED]
+    params=[
+        pytest.param(kind, marks=pytest.mark.long) if kind in ("lancedb", "llamaindex-faiss") else kind
+        for kind in KINDS_MOVED
+    ]
 )
 def forks(request: pytest.FixtureRequest, scratch: Path) -> Iterator[Forks]:
     made = Forks(request.param, scratch / "data")
