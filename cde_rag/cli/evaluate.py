@@ -125,9 +125,9 @@ def evaluate(
 
     \b
     Examples:
-      cde-rag evaluate my-pages/
-      cde-rag evaluate my-pages/ --model cde-mini --model cde-base-1 --plot models.svg
-      cde-rag evaluate my-pages/ --index default --index "--max-tokens 100"
+      cde-rag evaluate pages/
+      cde-rag evaluate pages/ --model cde-mini --model cde-base-1 --plot m.svg
+      cde-rag evaluate pages/ --index default --index "--max-tokens 100"
       cde-rag evaluate docs.faiss judged.jsonl
       cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
