@@ -113,7 +113,7 @@ def evaluate(
     quote. The tables show MRR@10 with intervals and costs, hits of answers and pages, and answers within the first 500,
     1,000 and 2,000 tokens that are returned, by which indexes with other passages are compared; the baselines search
     the same passages: without context, all-MiniLM-L6-v2, BM25, both together. The last lines name the system to take:
-    the cheapest that the best one does not surely surpass.
+    the cheapest that is within two points of the best one, and not surely below it.
 
     A COLLECTION and a file of judged questions (such lines, with page and quote or with id, or saved from the page of
     cde-rag serve) are evaluated alike.

@@ -15,6 +15,7 @@ from cde_rag.evaluation.hybrid_weight import FEWEST
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 
 REFERENCES: Final = ("minilm", "null", "bm25")  # the first of them that ran is what the others are compared with
+TIE: Final = 0.02  # a smaller gain that is not sure decides nothing; a larger one is likely, sure or not
 SAME_COST: Final = 1.25  # times of embedding closer than that are the same: so much they vary on a busy machine
 _POWER: Final = ((1.96 + 0.84) / 1.96) ** 2  # to show a difference four times in five; 1 would be every other time
 _MB: Final = 1e6
@@ -26,8 +27,8 @@ class SystemComparison:
 
     A system is surely better than another one if the 95 % interval of the paired difference is above 0, and there are
     20 queries or more (with fewer, the bootstrap's intervals are too narrow). With several sets the interval is that
-    for unseen ones. The system to take is the cheapest of those that the best one does not surely surpass; of those
-    with the same cost, the best.
+    for unseen ones. The system to take is the cheapest of those that the best one surpasses by less than two points,
+    and not surely; of those with the same cost, the best. By sureness alone few questions would always take BM25.
 
     Attributes:
         metric: Heading of the scores.
@@ -81,13 +82,14 @@ class SystemComparison:
 
     @cached_property
     def taken(self) -> str:
-        """The system to take: the cheapest of those that the best one does not surely surpass."""
-        ties = [
-            name for name in self._takeable if name == self.best or not self.is_sure(self.difference(self.best, name))
-        ]
+        """The system to take: the cheapest of those that are as good as the best one."""
+        ties = [name for name in self._takeable if name == self.best or self._is_tie(self.difference(self.best, name))]
         cheapest = min(self.costs[name].seconds for name in ties)
         same = [name for name in ties if self.costs[name].seconds <= SAME_COST * cheapest]
         return max(same, key=self.mean)
+
+    def _is_tie(self, found: Difference) -> bool:
+        return found.mean < TIE and not self.is_sure(found)
 
     @property
     def _takeable(self) -> list[str]:

@@ -66,6 +66,14 @@ def test_what_costs_no_embedding_has_a_price_in_seconds() -> None:
     assert "for 11 s of embedding, not surely (about" in found.advice
 
 
+def test_a_large_gain_is_taken_before_it_is_sure() -> None:
+    """Else few questions, by which nothing is sure, would always take the system without vectors."""
+    scores = {"bm25": np.tile([1.0, 0.0], 15), "minilm": np.tile([0.0, 1.0], 15), "own": np.tile([0.3, 0.95], 15)}
+    found = SystemComparison("MRR@10", [scores], [np.arange(30)], COSTS)
+    assert not found.is_sure(found.difference("own", "bm25"))
+    assert found.advice.startswith("Take own: +12.5 ")
+
+
 def test_few_questions_name_the_number_that_is_needed() -> None:
     found = comparison(15, minilm=0, own=0.06)
     assert found.advice.startswith("15 questions are too few to choose by, 20 are the fewest: so far own leads minilm")
