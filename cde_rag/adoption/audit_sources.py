@@ -109,17 +109,12 @@ class _Target:
     """
 
     def __init__(self, target: str, random: Random) -> None:
-        self._target = target
+        self.target = target
         self._random = random
-
-    @property
-    def target(self) -> str:
-        """Name of the store in reports."""
-        return self._target
 
     def _several(self, vectors: list[str]) -> StoreError:
         return StoreError(
-            f"{self._target}: expected one kind of vectors, found {len(vectors)}, and a stamp would not name the one "
+            f"{self.target}: expected one kind of vectors, found {len(vectors)}, and a stamp would not name the one "
             "it belongs to. Such a store gets none."
         )
 
@@ -165,7 +160,7 @@ class _Qdrant(_Target):
         name = concrete(self._client, self._name)
         self._call(lambda: self._client.update_collection(name, metadata={KEY: text}))
         if self.stamp_text() != text:
-            raise StoreError(f"{self._target}: expected a server that keeps metadata, found an older one.")
+            raise StoreError(f"{self.target}: expected a server that keeps metadata, found an older one.")
 
     def sample(self, count: int) -> list[StoredVector]:
         """Draw random points that have a text, by Qdrant's own sampling."""
@@ -185,7 +180,7 @@ class _Qdrant(_Target):
         texts = [_payload_text(payload, self._text) for payload in payloads]
         if points and not any(texts):
             keys = ", ".join(sorted({key for payload in payloads for key in payload}))
-            raise StoreError(f"{self._target}: expected texts, found payloads with {keys}. Give --text KEY.")
+            raise StoreError(f"{self.target}: expected texts, found payloads with {keys}. Give --text KEY.")
         vectors: list[Any] = [point.vector if self._vector == "" else point.vector[self._vector] for point in points]
         rows = zip(points, texts, vectors, strict=True)
         return [stored(str(point.id), text, vector) for point, text, vector in rows if text][:count]
@@ -234,13 +229,13 @@ class _Pgvector(_Target):
         table, comment = self._commented()
         if comment is not None and not _is_stamp(comment):
             raise StoreError(
-                f"{self._target}: expected no comment of the table, found {comment!r:.60}, which its application may "
+                f"{self.target}: expected no comment of the table, found {comment!r:.60}, which its application may "
                 "read. It stays, and no stamp is written."
             )
         query = "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relname = ANY(%s)"
         if (tool := self._connection.execute(query, (list(_COMPARE_COMMENTS),)).fetchone()) is not None:
             raise StoreError(
-                f"{self._target}: expected no migrations that compare comments, found the table {tool[0]!r} of "
+                f"{self.target}: expected no migrations that compare comments, found the table {tool[0]!r} of "
                 f"{_COMPARE_COMMENTS[tool[0]]}, whose next one would remove the stamp. None is written."
             )
         self._connection.rollback()
@@ -264,7 +259,7 @@ class _Pgvector(_Target):
         )
         found = self._connection.execute(query, (self._table.as_string(self._connection),)).fetchone()
         if found is None:
-            raise StoreError(f"{self._target}: expected the table as before, found it gone.")
+            raise StoreError(f"{self.target}: expected the table as before, found it gone.")
         return self._sql.Identifier(found[0], found[1]), found[2]
 
     def sample(self, count: int) -> list[StoredVector]:

@@ -43,23 +43,10 @@ class ChromaCollection:
         random: Draws samples.
     """
 
+    written_by_old_handles = True  # handles name a collection by its id
+
     def __init__(self, target: str, client: Any, name: str, home: Path, random: Random) -> None:
-        self._target, self._client, self._name, self._home, self._random = target, client, name, home, random
-
-    @property
-    def target(self) -> str:
-        """Name of the store in reports."""
-        return self._target
-
-    @property
-    def home(self) -> Path:
-        """Folder of a move's journal."""
-        return self._home
-
-    @property
-    def written_by_old_handles(self) -> bool:
-        """True: handles name a collection by its id."""
-        return True
+        self.target, self._client, self._name, self.home, self._random = target, client, name, home, random
 
     def count(self) -> int:
         """Return the number of records."""
@@ -84,7 +71,7 @@ class ChromaCollection:
         live = self._live()
         if "hnsw:space" in (live.metadata or {}):
             raise StoreError(
-                f"{self._target}: expected metadata that can be changed, found 'hnsw:space' there, which Chroma would "
+                f"{self.target}: expected metadata that can be changed, found 'hnsw:space' there, which Chroma would "
                 "drop, and LangChain's scores read. No stamp is written; a move by cde-rag reembed writes one."
             )
         live.modify(metadata={**(live.metadata or {}), KEY: text})
@@ -112,12 +99,12 @@ class ChromaCollection:
         sparse = [name for name, kinds in keys.items() if _is_sparse(kinds)]
         if sparse:
             raise StoreError(
-                f"{self._target}: expected dense vectors alone, found a sparse index of {sparse[0]!r:.60}, which is "
+                f"{self.target}: expected dense vectors alone, found a sparse index of {sparse[0]!r:.60}, which is "
                 "not copied. Make a new collection with that schema, and add the records with their new vectors."
             )
         if _function(live) is not None and _function_of(embedder) is None:
             raise StoreError(
-                f"{self._target}: its configuration names the embedding function {_function(live)!r:.120}, and Chroma "
+                f"{self.target}: its configuration names the embedding function {_function(live)!r:.120}, and Chroma "
                 f"has none for {embedder.context.identity.name} with its context or prefixes. Create the collection "
                 "with embedding_function=None, and give Chroma the vectors yourself; then move it."
             )
@@ -158,7 +145,7 @@ class ChromaCollection:
             new = _created(self._client, name, metadata | stamps, index, function)
         elif stamped(new.metadata) != embedder.fingerprint or new.count():
             raise StoreError(
-                f"{self._target}: expected no collection {name!r}, found one of a move whose journal is elsewhere. "
+                f"{self.target}: expected no collection {name!r}, found one of a move whose journal is elsewhere. "
                 "Name that journal, or delete the collection."
             )
         return {"old": str(live.id), "new": str(new.id)}
@@ -208,7 +195,7 @@ class ChromaCollection:
 
     def shadow(self, notes: Mapping[str, str], *, old: bool) -> "ChromaRecords":
         """Return the new collection, or the old one."""
-        return ChromaRecords(self._target, self._known(notes, old=old), self._random)
+        return ChromaRecords(self.target, self._known(notes, old=old), self._random)
 
     def switch(self, notes: Mapping[str, str]) -> float:
         """Rename the old collection, then the new one; a repeated call does the rest."""
@@ -258,14 +245,14 @@ class ChromaCollection:
             return 0.0
         coming = self._named(into_name)
         if coming is None or str(coming.id) != into:
-            raise StoreError(f"{self._target}: expected the collection {into_name!r} of this move, found none.")
+            raise StoreError(f"{self.target}: expected the collection {into_name!r} of this move, found none.")
         if live is not None and str(live.id) == out:
             live.modify(name=out_name)
         elif live is not None and live.count() == 0:  # of get_or_create_collection in the gap
             self._client.delete_collection(self._name)
         elif live is not None:
             raise StoreError(
-                f"{self._target}: expected one of two collections under this name, found a third with {live.count()} "
+                f"{self.target}: expected one of two collections under this name, found a third with {live.count()} "
                 f"records, which a program made meanwhile. Rename it, and add its records to {into_name!r}."
             )
         coming.modify(name=self._name)
@@ -274,7 +261,7 @@ class ChromaCollection:
     def _live(self) -> Any:
         found = self._named(self._name)
         if found is None:
-            raise StoreError(f"{self._target}: expected a collection, found none of the name {self._name!r}.")
+            raise StoreError(f"{self.target}: expected a collection, found none of the name {self._name!r}.")
         return found
 
     def _known(self, notes: Mapping[str, str], *, old: bool) -> Any:
@@ -286,7 +273,7 @@ class ChromaCollection:
             found = self._named(name)
             if found is not None and str(found.id) == id_:
                 return found
-        raise StoreError(f"{self._target}: expected the collection {id_} of this move, found none under its names.")
+        raise StoreError(f"{self.target}: expected the collection {id_} of this move, found none under its names.")
 
     def _named(self, name: str) -> Any | None:
         from chromadb.errors import NotFoundError

@@ -139,7 +139,7 @@ class IndexFolder(TextVectors, ABC):
     def shadow(self, notes: Mapping[str, str], *, old: bool) -> "_NewFile":
         """Return the new vectors."""
         del old
-        return _NewFile(self._target, self._place(notes, _NEW), self)
+        return _NewFile(self.target, self._place(notes, _NEW), self)
 
     def switch(self, notes: Mapping[str, str]) -> float:
         """Copy the old file into the journal, and rename the new one into its place; there is no gap."""
@@ -171,7 +171,7 @@ class IndexFolder(TextVectors, ABC):
             return 0.0
         if live != out or self._digest(self._others) != notes["texts"]:
             raise SourceChangedError(
-                f"{self._target}: expected the files as they were, found others, which the application has saved "
+                f"{self.target}: expected the files as they were, found others, which the application has saved "
                 "meanwhile. Run the command again."
             )
         kept, coming = self._place(notes, out_place), self._place(notes, into_place)
@@ -179,7 +179,7 @@ class IndexFolder(TextVectors, ABC):
         with replacing(kept) as temporary:  # a copy, since programs write over the file itself
             shutil.copyfile(self._live, temporary)
         if file_sha256(kept) != out or not coming.exists():
-            raise SourceChangedError(f"{self._target}: its files changed meanwhile. Run the command again.")
+            raise SourceChangedError(f"{self.target}: its files changed meanwhile. Run the command again.")
         live_file = self._live.resolve()  # a link stays
         shutil.copymode(live_file, coming)
         try:
@@ -209,7 +209,7 @@ class IndexFolder(TextVectors, ABC):
         try:
             found = [file_sha256(path) for path in paths if path.exists()]
         except OSError as error:
-            raise StoreError(f"{self._target}: not readable ({error}).") from error
+            raise StoreError(f"{self.target}: not readable ({error}).") from error
         return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
 
 

@@ -92,7 +92,7 @@ class LanceTable(TextVectors):
         """Store a stamp in the metadata of the column: in a new version of the table, which an overwrite loses."""
         live = self._live()
         if not hasattr(live, "update_field_metadata"):
-            raise StoreError(f"{self._target}: expected lancedb 0.34 or newer, found an older one. Upgrade it.")
+            raise StoreError(f"{self.target}: expected lancedb 0.34 or newer, found an older one. Upgrade it.")
         live.update_field_metadata({"path": self._columns(live).vector, "metadata": {KEY: text}})
 
     def sample(self, count: int) -> list[StoredVector]:
@@ -130,12 +130,12 @@ class LanceTable(TextVectors):
         columns, functions = self._columns(live), _functions(live)
         kind = str(live.schema.field(columns.vector).type.value_type)
         if kind not in _FLOATS:
-            raise StoreError(f"{self._target}: expected floats in {columns.vector!r}, found {kind}. It is not moved.")
+            raise StoreError(f"{self.target}: expected floats in {columns.vector!r}, found {kind}. It is not moved.")
         for field in live.schema:
             metadata = _metadata(live, field.name)
             if any(b"blob" in part for part in (*metadata, *metadata.values())):
                 raise StoreError(
-                    f"{self._target}: expected columns that are copied, found blobs in {field.name!r:.60}. Make a new "
+                    f"{self.target}: expected columns that are copied, found blobs in {field.name!r:.60}. Make a new "
                     "table of the texts, with the new model, and keep the blobs in this one."
                 )
         self._indexes(live)
@@ -144,7 +144,7 @@ class LanceTable(TextVectors):
             column = others[0] if others else columns.vector
             whose = "another column" if others else f"{embedder.context.identity.name} with its context or prefixes"
             raise StoreError(
-                f"{self._target}: its schema names the embedding function {functions[column]['name']!r:.60} for "
+                f"{self.target}: its schema names the embedding function {functions[column]['name']!r:.60} for "
                 f"{column!r:.60}, and LanceDB cannot be given one for {whose}. Take the functions out, and give "
                 f"LanceDB the vectors yourself: db.create_table({self._name!r}, db.open_table({self._name!r})"
                 '.to_arrow().replace_schema_metadata(None), mode="overwrite"); then move it.'
@@ -203,7 +203,7 @@ class LanceTable(TextVectors):
 
         made, was = self._written(new, schema, batches()), self._digests(live, columns)
         if self._digests(made, columns)[0] != was[0] or not made.schema.equals(schema, check_metadata=True):
-            raise StoreError(f"{self._target}: expected LanceDB to copy rows and columns as they are, found others.")
+            raise StoreError(f"{self.target}: expected LanceDB to copy rows and columns as they are, found others.")
         found = {"version": str(live.version), "move": move, "rows": was[0], "old": was[1]}
         return {**notes, **found, "indexes": json.dumps(self._indexes(live))}
 
@@ -211,7 +211,7 @@ class LanceTable(TextVectors):
         """Return the shadow."""
         del old
         new = Path(notes["folder"]) / _NEW
-        return LanceTable(self._target, new, self._name, notes["text"], notes["vector"], self._home, self._random)
+        return LanceTable(self.target, new, self._name, notes["text"], notes["vector"], self.home, self._random)
 
     def switch(self, notes: Mapping[str, str]) -> float:
         """Overwrite the table with the shadow, in one step, and make its indexes again; there is no gap.
@@ -234,7 +234,7 @@ class LanceTable(TextVectors):
         if between:
             if live.version > between[-1] + 1:
                 raise StoreError(
-                    f"{self._target}: its application wrote version {between[-1]} during the switch, and others since. "
+                    f"{self.target}: its application wrote version {between[-1]} during the switch, and others since. "
                     f"Run table.restore({between[-1]}), add the later rows, and run the command again."
                 )
             live.restore(between[-1])
@@ -295,9 +295,9 @@ class LanceTable(TextVectors):
         if notes:
             return _Columns(notes["text"], notes["vector"])
         lists = [field.name for field in table.schema if str(field.type).startswith("fixed_size_list")]
-        vector = one_of(lists, self._asked["vector"], f"{self._target}: columns of vectors")
+        vector = one_of(lists, self._asked["vector"], f"{self.target}: columns of vectors")
         text = self._asked["text"] or _functions(table).get(vector, {}).get("source_column")
-        return _Columns(text_column(list(table.schema.names), text, self._target), vector)
+        return _Columns(text_column(list(table.schema.names), text, self.target), vector)
 
     def _pages(self, table: Any, columns: "_Columns") -> Iterator[tuple[list[SourceRow], Any]]:
         """Yield all rows in their order, with their batches of Arrow."""
@@ -336,7 +336,7 @@ class LanceTable(TextVectors):
 
     def _changed(self) -> SourceChangedError:
         return SourceChangedError(
-            f"{self._target}: expected the table as it was, found another version, which its application wrote "
+            f"{self.target}: expected the table as it was, found another version, which its application wrote "
             "meanwhile. Run the command again."
         )
 
@@ -363,7 +363,7 @@ class LanceTable(TextVectors):
                 is_known = is_known and (kind in _SCALAR or kind in _VECTOR)
             if not is_known or len(index.columns) != 1:
                 raise StoreError(
-                    f"{self._target}: expected indexes that can be made again, found {index.name!r:.60} of kind "
+                    f"{self.target}: expected indexes that can be made again, found {index.name!r:.60} of kind "
                     f"{kind}, whose options lancedb does not name. Upgrade it; or run table.drop_index({index.name!r}),"
                     " and make it again after the move."
                 )
@@ -387,7 +387,7 @@ class LanceTable(TextVectors):
                 table.create_index(index["column"], config=config, name=index["name"])
             except (RuntimeError, ValueError) as error:
                 raise StoreError(
-                    f"{self._target}: the new vectors are in use, but its index {index['name']!r:.60} cannot be made "
+                    f"{self.target}: the new vectors are in use, but its index {index['name']!r:.60} cannot be made "
                     f"again ({error!s:.120}). Run cde-rag rollback, then table.drop_index({index['name']!r}), and the "
                     "same command again."
                 ) from error

@@ -65,16 +65,16 @@ class LangChainFaiss(IndexFolder):
         super().check(embedder)
         if KEY in self._docstore().documents:
             raise StoreError(
-                f"{self._target}: expected a docstore without a stamp, found one of CDEEmbeddings, which a move would "
+                f"{self.target}: expected a docstore without a stamp, found one of CDEEmbeddings, which a move would "
                 "have to change. Make the store anew of its texts, with the new embeddings."
             )
 
     def vectors_of(self, path: Path) -> FaissFile:
         """Read a file of FAISS with one vector for each document."""
-        found = FaissFile.read(path, self._target)
+        found = FaissFile.read(path, self.target)
         if len(found) != (expected := len(self._docstore().ids)):
             raise StoreError(
-                f"{self._target}: expected a vector for each of {expected} documents, found {len(found)}. "
+                f"{self.target}: expected a vector for each of {expected} documents, found {len(found)}. "
                 "Its application may be saving: run the command again."
             )
         return found
@@ -96,5 +96,5 @@ class LangChainFaiss(IndexFolder):
             if self._read is None or self._read[0] != now:
                 self._read = now, read_docstore(path)
         except OSError as error:
-            raise StoreError(f"{self._target}: expected {path.name} of FAISS.save_local, found none.") from error
+            raise StoreError(f"{self.target}: expected {path.name} of FAISS.save_local, found none.") from error
         return self._read[1]

@@ -35,17 +35,17 @@ class LlamaIndexFolder(IndexFolder):
     def texts(self) -> list[SourceRow]:
         """Return the nodes in the order of their vectors."""
         nodes = self._part(_DOCSTORE, "docstore/data")
-        ids = list(JsonFile.read(self._live, self._target).vectors) if self._is_json(self._live) else self._by_place()
+        ids = list(JsonFile.read(self._live, self.target).vectors) if self._is_json(self._live) else self._by_place()
         return [SourceRow(id_, _text_of(nodes.get(id_))) for id_ in ids]
 
     def vectors_of(self, path: Path) -> IndexedFile:
         """Read a file of either store."""
         if self._is_json(path):
-            return JsonFile.read(path, self._target)
-        found = FaissFile.read(path, self._target)
+            return JsonFile.read(path, self.target)
+        found = FaissFile.read(path, self.target)
         if len(found) != len(self._by_place()):
             raise StoreError(
-                f"{self._target}: expected {len(self._by_place())} vectors, as {_INDEXES} names nodes, found "
+                f"{self.target}: expected {len(self._by_place())} vectors, as {_INDEXES} names nodes, found "
                 f"{len(found)}. Its application may be saving: run the command again."
             )
         return found
@@ -64,7 +64,7 @@ class LlamaIndexFolder(IndexFolder):
             with open_file(path) as file:
                 return file.read(1) == b"{"
         except OSError as error:
-            raise StoreError(f"{self._target}: expected {path.name}, found none.") from error
+            raise StoreError(f"{self.target}: expected {path.name}, found none.") from error
 
     def _by_place(self) -> list[str]:
         """Return the ids of the nodes of a FaissVectorStore, whose own ids are places.
@@ -80,19 +80,19 @@ class LlamaIndexFolder(IndexFolder):
                 if each["__type__"] == "vector_store"
             ]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise StoreError(f"{self._target}: expected indexes of LlamaIndex in {_INDEXES}, found others.") from error
+            raise StoreError(f"{self.target}: expected indexes of LlamaIndex in {_INDEXES}, found others.") from error
         if len(found) != 1 or found[0].keys() != set(map(str, range(len(found[0])))):
             raise StoreError(
-                f"{self._target}: expected one vector index in {_INDEXES}, its vectors numbered from 0, found "
+                f"{self.target}: expected one vector index in {_INDEXES}, its vectors numbered from 0, found "
                 f"{len(found)}. Persist each index in a folder of its own."
             )
         return [str(found[0][str(place)]) for place in range(len(found[0]))]
 
     def _part(self, name: str, key: str) -> dict[str, Any]:
         """Return an object of one of the files."""
-        found: object = read_json(self._folder / name, self._target).get(key) or {}
+        found: object = read_json(self._folder / name, self.target).get(key) or {}
         if not isinstance(found, dict):
-            raise StoreError(f"{self._target}: expected an object as {key!r} in {name}, found another value.")
+            raise StoreError(f"{self.target}: expected an object as {key!r} in {name}, found another value.")
         return cast(dict[str, Any], found)
 
 

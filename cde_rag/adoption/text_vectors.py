@@ -28,23 +28,10 @@ class TextVectors:
         home: Folder of a move's journal.
     """
 
+    written_by_old_handles = False  # nothing is written to the old vectors once others are in their place
+
     def __init__(self, target: str, home: Path) -> None:
-        self._target, self._home = target, home
-
-    @property
-    def target(self) -> str:
-        """Name of the store in reports."""
-        return self._target
-
-    @property
-    def home(self) -> Path:
-        """Folder of a move's journal."""
-        return self._home
-
-    @property
-    def written_by_old_handles(self) -> bool:
-        """False: nothing is written to the old vectors once others are in their place."""
-        return False
+        self.target, self.home = target, home
 
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make the folder of the new vectors."""
@@ -96,7 +83,7 @@ class TextVectors:
         """
         there = _kept(notes).get(notes["space"], map(_key, rows), int(notes["dim"]))
         if any(row.text is not None and _key(row) not in there for row in rows):
-            raise SourceChangedError(f"{self._target}: expected a vector for each text. Run the command again.")
+            raise SourceChangedError(f"{self.target}: expected a vector for each text. Run the command again.")
         return np.stack([parked if row.text is None else there[_key(row)][0] for row in rows]).astype(np.float32)
 
 
