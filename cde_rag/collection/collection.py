@@ -5,6 +5,7 @@ Long because every method documents its arguments and errors; the procedures are
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast, overload
 
@@ -214,13 +215,64 @@ class Collection(ProcessBound):
 
         columns = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=parent_key)
         records = first_records(columns, parent_key)
-        store = temporary_store() if store is None else _store_at(store)
-        if store.exists():
-            raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")
+        store = _new_store(store)
         sample = (embedded_text(record) for record in records)
         embedder = ContextualEmbedder.from_corpus(sample, model=model, options=options)
         made = cls.create(store, embedder, parent_key=parent_key, headers=headers)
         made.add_records(records, on_progress=on_progress)
+        return made
+
+    @classmethod
+    def from_files(
+        cls,
+        *sources: str | Path,
+        store: Store | str | Path | None = None,
+        model: "AnyModel" = "cde-mini",
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> "Collection":
+        r"""Make a collection of files and folders, as `cde-rag index` makes it without options.
+
+        To bring it up to date with changed files, call `collection.add_records(RecordReader(*sources))`.
+
+        Args:
+            sources: At least one, as in `cde_rag.readers.RecordReader`: folders, text files, files of records.
+            store: As in `from_texts`, like `model`, `options` and `on_progress`.
+            model: The model.
+            options: Device, dtype, runtime, batch size and pool of workers.
+            on_progress: Called after each write, every few seconds.
+
+        Raises:
+            CorpusError: A source that does not exist or cannot be read, or no text in any; nothing is made.
+            MissingExtraError: No store is given, and faiss is not installed; or a file needs the extra `documents`.
+            StoreError: There is a collection already: `Collection.open(…)`.
+            TypeError: No source.
+
+        Warns:
+            SmallContextWarning: The sources have fewer than 64 passages.
+
+        Example:
+            >>> import tempfile
+            >>> folder = Path(tempfile.mkdtemp())
+            >>> for n in range(64):
+            ...     _ = (folder / f"{n}.md").write_text(f"# Note {n}\n\nSwifts sleep on the wing.")
+            >>> notes = Collection.from_files(folder)
+            >>> notes.search("birds in flight", k=1)[0].metadata["source"].endswith(".md")
+            True
+        """
+        from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+
+        if not sources:
+            raise TypeError(
+                'Expected files or folders, found none: Collection.from_files("docs/", store="docs.faiss").'
+            )
+        place = _new_store(store)
+        loaded, reader = as_model(model, options), RecordReader(*sources)
+        reader.count_with(partial(loaded.count_tokens, windows=False), loaded.identity.max_length)
+        sample = (embedded_text(record) for record in reader)
+        embedder = ContextualEmbedder.from_corpus(sample, model=loaded, options=options.of_loaded)
+        made = cls.create(place, embedder, parent_key=reader.fields.parent if embedder.max_siblings else None)
+        made.add_records(reader, on_progress=on_progress)
         return made
 
     @classmethod
@@ -1079,6 +1131,14 @@ def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] 
 def _prepared(records: Iterable[Record], settings: Mapping[str, Any], embedder: Embedder) -> Iterable[Record]:
     """Return records with the tenant's name, and the complete ones with the headers, of a collection."""
     return with_headers(stamped(records, settings), settings, embedder)
+
+
+def _new_store(place: Store | str | Path | None) -> Store:
+    """Return a store that holds no collection yet; of None a temporary folder."""
+    store = temporary_store() if place is None else _store_at(place)
+    if store.exists():
+        raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")
+    return store
 
 
 def _store_at(place: Store | str | Path) -> Store:

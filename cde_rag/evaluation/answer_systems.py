@@ -126,14 +126,16 @@ class SystemRun(NamedTuple):
     cost: Cost
 
 
-def system_rankings(index: JudgedIndex, systems: Several[str], folder: Path, meter: CostMeter) -> Iterator[SystemRun]:
+def system_rankings(
+    index: JudgedIndex, systems: Several[str], folder: Path, meter: CostMeter | None = None
+) -> Iterator[SystemRun]:
     """Yield the results of each system, in the order of `ANSWER_SYSTEMS`.
 
     Args:
         index: The index and its questions.
         systems: Names in `ANSWER_SYSTEMS`. Those without context are left out for a model without a null context.
         folder: Collections of the baselines are made there; those that are there already are used and completed.
-        meter: Times the models.
+        meter: Times the models; without it every cost is nought.
     """
     collections = {INDEX: index.collection}
     for name, (of, by) in _SEARCHES.items():
@@ -146,7 +148,8 @@ def system_rankings(index: JudgedIndex, systems: Several[str], folder: Path, met
             place = folder / f"{of}-{embedder.fingerprint[:16]}.faiss"  # several models have one folder
             collections[of] = _copied(index.collection, embedder, place)
         hits = collections[of].searcher(by).search_batch(index.data.queries, DEPTH)
-        cost = Cost() if by == "bm25" else meter.cost(collections[of].embedder, index.data.texts)
+        untimed = meter is None or by == "bm25"
+        cost = Cost() if untimed else meter.cost(collections[of].embedder, index.data.texts)
         if of == INDEX and index.is_kept:
             cost = replace(cost, seconds=0.0)
         yield SystemRun(name, [[index.ids[hit.id] for hit in found] for found in hits], cost)

@@ -31,7 +31,6 @@ ELSEWHERE = {
     "NOTICE": "notice.md",
     "examples/README.md": "notebooks/index.md",
     **{f"examples/{name}.py": f"notebooks/{name}.md" for name in notebooks.names()},
-    "examples/recontextualize_existing_qdrant.py": "notebooks/04_recontextualize_qdrant.md",
     "integrations/haystack-cde/README.md": "integrations/haystack.md",
     "integrations/langchain-cde/README.md": "integrations/langchain.md",
     "integrations/llama-index-embeddings-cde/README.md": "integrations/llama-index-embedding.md",
@@ -40,7 +39,7 @@ ELSEWHERE = {
     "cde_rag/stores/filters.py": "guide/filters.md",
     "docs/decisions": "decisions/index.md",
 }
-OURS = ("index.md", "cli.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
+OURS = ("cli.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
 REPOSITORY = "https://github.com/cde-rag/cde-rag/blob/main"
 LABORATORY = "lab/"
 OLD_ADDRESSES = "experiments"  # folder of the site in which pages of the laboratory used to be
@@ -55,6 +54,7 @@ CELL = re.compile(r"<t[dh][^>]*>.*?</t[dh]>", re.DOTALL)
 CELL_CODE = re.compile(r"(?<=<code>)[^<]+(?=</code>)")
 JOINT = re.compile(r"([._/(,=?])(?=[^\s._/(,=?])")
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
+IMAGE = re.compile(r"(!\[[^\]]*\]\()docs/")  # of the README, whose page is the first one of docs/
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -105,7 +105,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if OF_THE_PROJECT.match(here):
         page.meta["search"] = BEHIND
     origin = PAGES.get(here, f"docs/{here}".replace("docs/notebooks/", "examples/"))
-    text = linked(markdown, here, posixpath.dirname(origin))
+    text = IMAGE.sub(r"\1", linked(markdown, here, posixpath.dirname(origin)))
     return TABLE.sub(lambda found: MADE[found[1]](ROOT / posixpath.dirname(origin) / found[2]), text)
 
 

@@ -24,7 +24,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 from cde_rag import Collection, ContextualEmbedder
-from cde_rag.evaluation.demo_corpus import documentation
+from lab.python_docs import documentation
 
 CLIENTS, TEXTS, RECORDS = 4, 32, 256
 # Kernels are made for each new shape of a batch until the cache has its bound; a slow machine needs minutes for that.

@@ -23,12 +23,12 @@ from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.context.generic_documents import generic_documents
 from cde_rag.errors import CDEWarning, require
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.models.files.model_files import find
 from cde_rag.models.one_way.graph_runner import GraphRunner, StoredModel
 from cde_rag.models.runtimes.engines import CompiledGraph, OpenVinoEngine
 from cde_rag.models.runtimes.graph_cache import kept_graph
 from lab.benchmarks.windows import cut, scores
+from lab.python_docs import documentation
 
 Inputs = Mapping[str, Shaped[np.ndarray, "..."]]
 SETS = ("cosqa:dev", "parents_redis", "parents_helm")  # development sets whose documents are short

@@ -23,7 +23,7 @@ from langchain_core.documents import Document
 
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.errors import TruncationWarning
-from cde_rag.evaluation.demo_corpus import documentation
+from lab.python_docs import documentation
 from langchain_cde import CDEEmbeddings, CDEVectorStore
 
 SLICE = 50  # documents embedded by one and then by the other

@@ -25,7 +25,7 @@ from llama_index.vector_stores.cde import CDEVectorStore
 
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.errors import TruncationWarning
-from cde_rag.evaluation.demo_corpus import documentation
+from lab.python_docs import documentation
 
 SLICE = 250  # documents embedded by one and then by the other
 ROUNDS = 5  # of the packages' own work

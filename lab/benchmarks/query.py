@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from cde_rag import CDEModel, ContextualEmbedder
-from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.models.one_way.attention import mean_pool
 from cde_rag.models.one_way.network import QUERY
 from cde_rag.models.runtimes.torch_runner import DTYPES, pad
+from lab.python_docs import documentation
 
 WORDS = "how do I read a large file line by line without keeping all of it in memory when it is compressed with gzip"
 

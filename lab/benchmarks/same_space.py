@@ -14,11 +14,11 @@ import numpy as np
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import CDEWarning
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.models.runtimes import runtime_choice
 from lab.benchmarks.headers import SITES
 from lab.benchmarks.late_chunking import cut
 from lab.benchmarks.windows import scores
+from lab.python_docs import documentation
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from cde_rag import Collection, ContextualEmbedder
-from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.stores.faiss import FaissStore
+from lab.python_docs import documentation
 
 BATCH, CLIENTS, QUERIES = 32, 32, 512
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app()", "serve", "--port", "0"]

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from cde_rag import ContextualEmbedder
-from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.models.runtimes.stage_runner import StageRunner
+from lab.python_docs import documentation
 
 
 def main() -> None:

@@ -1,192 +1,110 @@
-"""The demo on a small documentation: indexed once, continued where it stopped, made anew when something changed."""
+"""The demo: our documentation indexed as users index theirs, and compared on questions with known answers."""
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tiny import WORDS
 
-from cde_rag import records as intake
 from cde_rag.cli import demo
-from cde_rag.cli import demo_collections as module
-from cde_rag.cli.demo_collections import Demo, QuestionRanks, default_folder
-from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.errors import StoreError
-from cde_rag.evaluation.demo_questions import Question
-from cde_rag.records import Record
-from cde_rag.stores.store_calls import StoreCalls
+from cde_rag.cli.demo import ENOUGH, INDEX, NAMES, WITH_MINILM, WITHOUT_MINILM, Comparison, default_folder
+from cde_rag.evaluation import demo_corpus
+from cde_rag.evaluation.answer_passages import PagePassage
+from cde_rag.evaluation.answer_scores import JudgedPassages, judged
+from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion
+from cde_rag.evaluation.question_folder import Site
 
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
-    """Twenty entries of four modules, and a section of a README."""
-    entries = [
-        Record(f"m{i // 5}.{WORDS[i]}", f"{WORDS[i]} {WORDS[-1 - i]}", f"m.{WORDS[i]}()", {"module": f"m{i // 5}"})
-        for i in range(20)
-    ]
-    monkeypatch.setattr(module, "documentation", lambda modules: iter(entries))
-    monkeypatch.setattr(module, "documentation_digest", lambda modules: "one" if modules else "all")
-    asked = [Question(WORDS[2], frozenset({"m0.river"})), Question(WORDS[3], frozenset({"none"}))]
-    monkeypatch.setattr(module, "questions", lambda: asked)
-    section = Record("pkg#1.0", f"{WORDS[5]} of the package", "Package", {"module": "pkg", "section": "Use"})
-    query = Question(f"package {WORDS[5]}", frozenset({"pkg#1.0"}))
-    monkeypatch.setattr(module, "readme_sections", lambda: ([section], [query]))
-    return entries
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::cde_rag.errors.SmallContextWarning", "ignore::cde_rag.errors.TruncationWarning"
+)
+PAGES = {
+    "boats.md": "# Boats\n\nA boat has two oars, unless somebody has lost one of them.\n",
+    "ropes.md": "# Ropes\n\nA rope reaches from here to the other side of the river.\n",
+    "birds.md": "# Birds\n\nBirds come back in spring and stay until the leaves fall.\n",
+}
+QUESTIONS = [
+    ("how many oars are there?", "boats.md", "A boat has two oars"),
+    ("which month do birds return", "birds.md", "Birds come back in spring"),
+]
 
 
 @pytest.fixture
-def embedded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """All texts that were embedded as documents."""
-    texts: list[str] = []
-    embed = ContextualEmbedder.embed_passages
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three pages and two questions in place of the documentation."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    pages = [json.dumps({"path": path, "text": text}) for path, text in PAGES.items()]
+    asked = [
+        json.dumps({"question": text, "answers": [{"page": page, "quote": quote}]}) for text, page, quote in QUESTIONS
+    ]
+    (folder / "pages.jsonl").write_text("\n".join(pages))
+    (folder / "questions.jsonl").write_text("\n".join(asked))
+    monkeypatch.setattr(demo_corpus, "FOLDER", folder)
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)  # MiniLM is for the test with the real pages
+    return folder
 
-    def count(self: ContextualEmbedder, batch: list[str], *arguments: Any, **named: Any) -> Any:
-        texts.extend(batch)
-        return embed(self, batch, *arguments, **named)
 
-    monkeypatch.setattr(ContextualEmbedder, "embed_passages", count)
-    return texts
+def test_every_question_has_an_answer_in_the_packed_pages() -> None:
+    data = judged(demo_corpus.demo_corpus())
+    assert data.found.all()
+    assert len(data.questions) >= 50
+    assert {question.kind for question in data.questions} == {"plain", "named", "paraphrase", "keyword"}
 
 
-def test_the_second_run_opens_what_the_first_stored(run, tmp_path: Path, embedded: list[str]):
-    command = ("demo", "--path", tmp_path / "demo", "--query", "river", "--json", "-k", 3)
+def test_a_query_finds_its_page_and_the_second_run_embeds_nothing(run, small: Path, tmp_path: Path) -> None:
+    command = ("demo", "--path", tmp_path / "index", "--query", "oars", "--json", "-k", 1)
     first = json.loads(run(*command).stdout)
-    assert [set(hit) for hit in first["hits"]] == [{"id", "score", "title", "text", "metadata"}] * 3
-    assert len(embedded) == 42  # once in each context
+    assert [hit["metadata"]["source"] for hit in first["hits"]] == ["pages/boats.md"]
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").rglob("*.f*") if path.is_file()}
     assert json.loads(run(*command).stdout) == first
-    assert len(embedded) == 42
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    lines = run("demo", "--path", tmp_path / "demo", "--query", "river", "-k", 2).stdout.splitlines()
-    assert lines[:2] == ["", "river"]
-    assert re.split("  +", lines[2]) == ["context + words", "context", "plain vectors", "words (BM25)"]
-    assert lines[3].count("m.") == 4
-    assert not any(mark in line for mark in "✓·" for line in lines)  # nobody knows what answers this
+def test_the_systems_are_compared_and_questions_shown(run, small: Path, tmp_path: Path) -> None:
+    shown = run("demo", "--path", tmp_path / "index").stdout
+    assert shown.startswith("The documentation of cde-rag: 3 pages, 3 passages; 2 questions in users' words.")
+    rows = [line for line in shown.splitlines() if line.startswith(tuple(NAMES.values()))]
+    assert [row.startswith(NAMES[system]) for row, system in zip(rows, WITHOUT_MINILM, strict=True)] == [True] * 4
+    assert "Answered by the first hit of cde-rag index (the default) alone:" in shown
+    assert shown.splitlines()[-1].startswith("The same for pages of yours: cde-rag index")
 
 
-def test_answers_stand_under_each_other_where_columns_would_cut_their_names(
-    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = run("demo", "--path", tmp_path / "demo", "--query", "river", "-k", 2).stdout.splitlines()[2:]
-    assert lines[:9:3] == ["context + words", "context", "plain vectors"]
-    assert [line.count("m.") for line in lines[:9]] == [0, 1, 1] * 3
+def test_check_prints_fractions_and_fails_where_too_few_are_answered(run, small: Path, tmp_path: Path) -> None:
+    command = ("demo", "--path", tmp_path / "index", "--check")
+    found = json.loads(run(*command, "--json").stdout)
+    assert (found["passages"], found["questions"]) == (3, 2)
+    assert set(found["systems"]) == set(WITHOUT_MINILM)
+    assert set(found["index less"]) == set(WITHOUT_MINILM) - {INDEX}
+    assert found["systems"][INDEX]["hit@5"] == 1 >= ENOUGH  # all three passages are among the first five
+    asked = (small / "questions.jsonl").read_text().splitlines()
+    lost = {"question": "?", "answers": [{"page": "ropes.md", "quote": "words that no page of these three has in it"}]}
+    (small / "questions.jsonl").write_text(
+        "\n".join([*asked, *[json.dumps({**lost, "question": f"{n}?"}) for n in "abc"]])
+    )
+    assert "questions in users' words" in run(*command, code=1).stdout
 
 
-def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    shown = run("demo", "--path", tmp_path / "demo").stdout
-    assert shown.splitlines()[0].startswith("21 passages from the documentation of Python")
-    assert re.split("  +", shown.splitlines()[2])[1:] == ["2 questions in users' words", "1 names of page and section"]
-    assert "Of 2 questions in users' words, the first hit answers the most with" in shown
-    assert "✓" in shown  # BM25 finds the word
-    assert "pkg: Use" in shown  # package and heading of a section
-
-
-def test_what_context_moved_is_shown_for_better_and_for_worse(capsys: pytest.CaptureFixture[str]):
-    ranks = [
-        QuestionRanks(Question(name, frozenset({"a"})), {"hybrid": 1, "own": own, "plain": plain, "bm25": None})
-        for name, own, plain in (("same", 2, 2), ("worse", 9, 6), ("lost", None, 3), ("better", 1, 7))
+def test_both_sides_of_a_comparison_are_shown() -> None:
+    passages = tuple(PagePassage("a.md", number, "A", text, f"A\n\n{text}") for number, text in enumerate("xyz"))
+    asked = tuple(JudgedQuestion(str(n), f"question {n}", "", (Answer("a.md", "x"),)) for n in range(3))
+    right = (frozenset({"a.md#0"}), frozenset({"a.md#1"}), frozenset({"a.md#2"}))
+    data = JudgedPassages(Site("demo"), passages, asked, right)
+    won, lost = [["a.md#0"], ["a.md#1"], ["a.md#0"]], [["a.md#1"], ["a.md#1", "a.md#0"], ["a.md#2"]]
+    found = Comparison(data, dict(zip(WITH_MINILM, (won, lost, lost, [[], [], []]), strict=True)))
+    assert [found.answered(system, 1) for system in WITH_MINILM] == [2, 2, 2, 0]
+    lines = found.examples().splitlines()
+    assert re.findall(r"alone: (\d)", lines[0]) == ["1", "1"]
+    assert lines[3:6] == [
+        "  question 0",
+        "    ✓ cde-rag index: a.md: x",
+        "    · MiniLM and words, fused alike: a.md: y",
     ]
-    demo._print_changes(ranks)  # pyright: ignore[reportPrivateUsage]
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    assert lines == [["7", "→", "1", "better"], ["6", "→", "9", "worse"], ["3", "→", "none", "of", "10", "lost"]]
-
-
-@pytest.mark.parametrize(
-    ("hybrid", "own", "plain", "expected"),
-    [
-        (
-            13,
-            16,
-            16,
-            ["the most with context or with plain vectors, 16;", "context adds none, words cost 3"],
-        ),
-        (18, 16, 14, ["the most with context + words, 18;", "context adds 2, words add 2"]),
-        (12, 12, 15, ["the most with plain vectors, 15;", "context costs 3, words add none"]),
-    ],
-)
-def test_the_conclusion_follows_from_the_ranks(hybrid: int, own: int, plain: int, expected: list[str]):
-    found = {"hybrid": hybrid, "own": own, "plain": plain, "bm25": 8}
-    ranks = [
-        QuestionRanks(
-            Question(str(place), frozenset({"a"})),
-            {system: 1 if place < right else None for system, right in found.items()},
-        )
-        for place in range(20)
+    assert lines[8:11] == [
+        "  question 2",
+        "    · cde-rag index: a.md: x",
+        "    ✓ MiniLM and words, fused alike: a.md: z",
     ]
-    said = demo._conclusion({"questions": ranks, "sections": ranks[:5]})  # pyright: ignore[reportPrivateUsage]
-    kinds = ["Of 20 questions in users' words", "Of 5 names of page and section, "]
-    for part in [*kinds, *expected, "`cde-rag tune COLLECTION JUDGED`", "`cde-rag evaluate`"]:
-        assert part in said
-    assert len(said.splitlines()) == 4  # nothing is said of words or context that the ranks do not show
-
-
-def test_check_measures_every_system(run, tmp_path: Path):
-    found = json.loads(run("demo", "--path", tmp_path / "demo", "--check", "--json", code=1).stdout)
-    assert found["questions"]["hit@5"]["bm25"] == 0.5
-    assert found["sections"]["hit@1"]["bm25"] == 1
-    for kind in ("questions", "sections"):
-        assert set(found[kind]["hit@5"]) == set(found[kind]["hit@1"]) == {"hybrid", "own", "plain", "bm25"}
-    assert found["questions"]["hit@5"]["own"] < 0.8  # hence the exit code
-    shown = run("demo", "--path", tmp_path / "demo", "--check", code=1).stdout.splitlines()
-    assert shown[0].split()[2:4] == ["2", "questions"]
-    assert shown[-1].split() == ["words", "(BM25)", "1", "1", "1", "1"]
-
-
-def test_an_interrupted_run_is_continued(run, tmp_path: Path, embedded: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(intake, "CHUNK", 5)
-    add, calls = StoreCalls.add, []
-
-    def interrupted(*arguments: Any, **named: Any) -> None:
-        calls.append(1)
-        if len(calls) == 7:  # in the second collection
-            raise KeyboardInterrupt
-        add(*arguments, **named)
-
-    monkeypatch.setattr(StoreCalls, "add", interrupted)
-    command = ("demo", "--path", tmp_path / "demo", "--query", "river", "--json")
-    assert "Run the same command again to continue." in run(*command, code=130).stderr
-    assert len(embedded) == 31
-    monkeypatch.setattr(StoreCalls, "add", add)
-    continued = run(*command).stdout
-    assert len(embedded) == 47  # the batch that was lost again, and no other
-    assert run("demo", "--path", tmp_path / "new", "--query", "river", "--json").stdout == continued
-
-
-def test_another_documentation_is_indexed_anew(
-    model_folder: Path, tmp_path: Path, small: list[Record], monkeypatch: pytest.MonkeyPatch
-):
-    Demo(tmp_path / "demo", model=model_folder).close()
-    monkeypatch.setattr(module, "documentation_digest", lambda modules: "two")
-    monkeypatch.setattr(module, "documentation", lambda modules: iter(small[:7]))
-    opened = Demo(tmp_path / "demo", model=model_folder)
-    assert opened.own.count() == opened.plain.count() == 8
-    assert opened.plain.embedder.context.is_null
-    assert not opened.own.embedder.context.is_null
-    assert (opened.own.parent_key, opened.plain.parent_key) == ("module", None)
-    opened.close()
-    asked: list[object] = []
-    monkeypatch.setattr(module, "documentation", lambda modules: asked.append(modules) or iter(small))
-    Demo(tmp_path / "all", model=model_folder, everything=True).close()
-    assert asked == [None]
-
-
-def test_a_folder_of_other_files_is_left_alone(model_folder: Path, tmp_path: Path):
-    (tmp_path / "thesis.txt").touch()
-    with pytest.raises(StoreError, match="holds other files than a demo's"):
-        Demo(tmp_path, model=model_folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    (tmp_path / module.STATE).write_text("{")
-    with pytest.raises(StoreError, match="is not readable"):
-        Demo(tmp_path, model=model_folder)
-    with pytest.raises(StoreError, match="is not writable"):
-        Demo(tmp_path / "thesis.txt" / "demo", model=model_folder)
+    assert found.to_json()["index less"]["bm25"]["mean"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -197,14 +115,27 @@ def test_a_folder_of_other_files_is_left_alone(model_folder: Path, tmp_path: Pat
         (["--check", "--query", "river"], "--check: it searches for nothing; leave it or --query out"),
     ],
 )
-def test_options_are_refused_before_anything_is_indexed(run, tmp_path: Path, options: list[str], expected: str):
+def test_options_are_refused_before_anything_is_indexed(run, tmp_path: Path, options: list[str], expected: str) -> None:
     assert expected in run("demo", "--path", tmp_path / "demo", *options, code=2).stderr
     assert not (tmp_path / "demo").exists()
 
 
-def test_the_demo_is_kept_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_demo_is_kept_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "cde-rag" / "demo"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_folder() == tmp_path / ".cache" / "cde-rag" / "demo"
+
+
+@pytest.mark.long
+def test_the_default_answers_more_than_minilm_and_words(run, tmp_path: Path) -> None:
+    """With the real model: the claim of the README's first screen."""
+    from typer.testing import CliRunner
+
+    from cde_rag.cli import app
+
+    result = CliRunner().invoke(app, ["demo", "--path", str(tmp_path / "index"), "--check", "--json"])
+    assert result.exit_code == 0, result.output
+    systems = json.loads(result.stdout)["systems"]
+    assert systems[INDEX]["mrr@10"] > max(systems[name]["mrr@10"] for name in systems if name != INDEX)

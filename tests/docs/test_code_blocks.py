@@ -38,7 +38,6 @@ WITH_TEXTS_OF = {"docs/guide/contexts.md": "docs/guide/index-and-search.md"}  # 
 SHOWN_ON = (3, 11)  # Python whose documentation the shown outputs are of; that of others has other passages
 BEGIN_WITH_A_COLLECTION = ("docs/drift.md", "docs/production.md")
 BEGIN_WITH_FILES_OF_0_2 = ("docs/migration.md",)
-LONG = ("docs/guide/evaluate.md",)  # four systems embed 945 texts; tests/evaluation and tests/cli run each command
 PROGRAMS = {"cde-rag": app, "cde-rag-train": training}
 ANSWERS = (0, 3)  # exit codes: done; a measurement says what to do
 
@@ -124,11 +123,7 @@ def test_shown_output_is_compared(shown: str, is_right: bool) -> None:
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=pytest.mark.long) if relative(page) in LONG else page
-        for page in pages()
-        if run_blocks(page)
-    ],
+    [page for page in pages() if run_blocks(page)],
     ids=relative,
 )
 def test_the_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:

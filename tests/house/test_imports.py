@@ -32,7 +32,7 @@ def test_a_collection_loads_no_torch_before_its_model(tmp_path: Path) -> None:
     assert "torch" not in loaded_by(statement, tmp_path)
 
 
-@pytest.mark.parametrize("module", ["evaluation", "cli.demo_collections", "evaluation.hybrid_weight"])
+@pytest.mark.parametrize("module", ["evaluation", "cli.demo", "evaluation.hybrid_weight"])
 def test_demo_evaluate_and_tune_need_no_torch(module: str, tmp_path: Path) -> None:
     assert "torch" not in loaded_by(f"import cde_rag.{module}", tmp_path)
 

@@ -38,6 +38,7 @@ METHODS = [
     "drift",
     "embed_pending",
     "export",
+    "from_files",
     "from_texts",
     "get",
     "import_",

@@ -1,6 +1,5 @@
 """The models in the wheel, on real texts: small, offline, what was measured, context acts, bf16 is the same space."""
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors.numpy import load_file
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import ModelError
-from cde_rag.evaluation.demo_corpus import documentation
+from cde_rag.evaluation.demo_corpus import demo_corpus
 from cde_rag.models.files import model_files
 from cde_rag.models.one_way import checkpoint as checkpoints
 
@@ -44,7 +43,8 @@ def readings(model: CDEModel) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def texts():
-    return [record.text for record in itertools.islice(documentation(), TEXTS)]
+    paragraphs = "\n\n".join(demo_corpus().pages.values()).split("\n\n")
+    return list(dict.fromkeys(filter(str.strip, paragraphs)))[:TEXTS]
 
 
 DIMS = {"cde-mini-0": 384, "cde-mini-1": 384, "cde-base-1": 768, "cde-multilingual-1": 768}

@@ -23,6 +23,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from cde_rag import Collection
 from cde_rag._validation import check_list, check_positive, named_keywords, named_keywords_with
+from cde_rag.collection.collection import When
 from cde_rag.collection.first_context import create_without_documents
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.errors import StoreError, TruncationWarning, adapter_warns
@@ -76,6 +77,7 @@ class CDEVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         store: Store | str | Path | None = None,
         parent_key: str | None = "source",
+        embed: When = "first",
     ) -> "CDEVectorStore":
         """Make a collection in an empty store and add texts to it; `from_documents` takes the same arguments.
 
@@ -90,6 +92,7 @@ class CDEVectorStore(VectorStore):
             parent_key: The metadata key that names the longer document a text was cut from; each text is embedded
                 given the others of its parent. Texts without the key have no parent. None: no parents at all, as with
                 embeddings that read no siblings.
+            embed: As in `add_texts`.
 
         Raises:
             CorpusError: A text or its metadata cannot be used, or the lists are not equally long; nothing is made.
@@ -123,7 +126,7 @@ class CDEVectorStore(VectorStore):
             check_fits(listed, embedding.embedder)
             key = parent_key if embedding.embedder.max_siblings else None
             created = cls(Collection.create(place, embedding.embedder, parent_key=key))
-        created.add_texts(listed, metadatas, ids=given)
+        created.add_texts(listed, metadatas, ids=given, embed=embed)
         return created
 
     @property
@@ -139,6 +142,7 @@ class CDEVectorStore(VectorStore):
         *,
         ids: Sequence[str | None] | None = None,
         batch_size: int | None = None,  # noqa: ARG002 `index` gives it; a collection has batches of its own
+        embed: When = "first",
     ) -> list[str]:
         """Add texts, or replace those of the same id.
 
@@ -147,6 +151,8 @@ class CDEVectorStore(VectorStore):
             metadatas: One per text, for filters; JSON values.
             ids: One per text; a text without one gets a new, random id.
             batch_size: Not used.
+            embed: "first", or "later": texts are stored at once and found by words, with `hybrid_search`, which embeds
+                what it looks at; `collection.embed_pending()` makes the other vectors.
 
         Returns:
             The ids, in the order of the texts.
@@ -165,7 +171,7 @@ class CDEVectorStore(VectorStore):
         metadata = None if metadatas is None else [record.metadata for record in records]
         check_fits(listed, self.collection.embedder)
         with adapter_warns(TruncationWarning):
-            report = self.collection.add(listed, ids=given, titles=titles, metadata=metadata)
+            report = self.collection.add(listed, ids=given, titles=titles, metadata=metadata, embed=embed)
         warn_of_cut_texts(report.truncated, len(listed), self.collection.embedder)
         return given
 

@@ -70,6 +70,22 @@ def test_a_collection_without_documents_has_the_model_of_an_api(
         store.collection.close()
 
 
+def test_nodes_may_wait_for_their_vectors(documents: list[Document], model: CDEModel, tmp_path: Path) -> None:
+    store = CDEVectorStore.from_documents(documents[:15], tmp_path / "essays", model=model, embed="later")
+    before = store.collection.pending
+    assert before == len(store.get_nodes()) > 60
+    index = index_of(store)
+    index.insert_nodes([TextNode(text="quixotic zebra", id_="z")], embed="later")
+    assert store.collection.pending == before + 1
+    found = store.query(VectorStoreQuery(query_str="zebra", mode=VectorStoreQueryMode.HYBRID, similarity_top_k=1))
+    assert found.ids == ["z"]
+    store.collection.embed_pending()
+    assert store.collection.pending == 0
+    index.insert_nodes([TextNode(text="money river")])
+    assert store.collection.pending == 0
+    store.collection.close()
+
+
 def test_it_is_a_vector_store() -> None:
     assert BasePydanticVectorStore in CDEVectorStore.__mro__
     assert CDEVectorStore.class_name() == "CDEVectorStore"

@@ -60,6 +60,21 @@ def ids(found: list[Document]) -> list[str | None]:
 # What is stored
 
 
+def test_documents_may_wait_for_their_vectors(
+    documents: list[Document], store: CDEVectorStore, embeddings: CDEEmbeddings, tmp_path: Path
+) -> None:
+    later = CDEVectorStore.from_documents(documents[:20], embeddings, store=tmp_path / "later", embed="later")
+    later.add_documents(documents[20:], embed="later")
+    assert later.collection.pending == 30
+    word = documents[7].page_content.rsplit(maxsplit=1)[-1]  # a number that no other text has
+    assert ids(later.hybrid_search(word, 1)) == ["d7"]
+    later.collection.embed_pending()
+    fingerprint, names = store.collection.embedder.fingerprint, [f"d{n}" for n in range(30)]
+    made, first = (each.collection.store.vectors(names, fingerprint=fingerprint) for each in (later, store))
+    np.testing.assert_allclose(made, first, atol=1e-6)
+    later.collection.close()
+
+
 def test_siblings_are_the_documents_of_the_same_source(
     store: CDEVectorStore, documents: list[Document], embeddings: CDEEmbeddings
 ) -> None:

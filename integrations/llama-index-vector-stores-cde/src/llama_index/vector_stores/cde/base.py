@@ -21,6 +21,7 @@ from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_o
 from typing_extensions import Self, override
 
 from cde_rag import CDEWarning, Collection, ContextualEmbedder, Hit, Record
+from cde_rag.collection.collection import When
 from cde_rag.collection.first_context import create_without_documents
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.embedders.contextual import AnyModel, contextual
@@ -98,6 +99,7 @@ class CDEVectorStore(EmbeddingStore):
         context_size: int | None = None,
         seed: int = 0,
         windows: bool = False,
+        embed: When = "first",
     ) -> Self:
         """Split documents, make their context, and store the nodes.
 
@@ -110,6 +112,7 @@ class CDEVectorStore(EmbeddingStore):
             context_size: As for `ContextualEmbedder.from_corpus`.
             seed: As for `ContextualEmbedder.from_corpus`.
             windows: As for `ContextualEmbedder.from_corpus`; the collection is opened with them again.
+            embed: As in `add`.
 
         Raises:
             CorpusError: No text, or metadata that JSON cannot hold; nothing is made.
@@ -128,7 +131,7 @@ class CDEVectorStore(EmbeddingStore):
         )
         _check_fits(texts, embedder)
         vector_store = cls.create(place, embedder)
-        vector_store.add(nodes)
+        vector_store.add(nodes, embed=embed)
         return vector_store
 
     @property
@@ -148,8 +151,15 @@ class CDEVectorStore(EmbeddingStore):
         return CollectionEmbedding(self._collection)
 
     @override
-    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+    def add(self, nodes: Sequence[BaseNode], *, embed: When = "first", **kwargs: Any) -> list[str]:
         """Embed nodes and store them, or replace those of the same id; also embeds siblings that have changed.
+
+        Args:
+            nodes: The nodes.
+            embed: "first", or "later": nodes are stored at once and found by words, in the mode "hybrid", which embeds
+                what it looks at; `collection.embed_pending()` makes the other vectors. Through an index:
+                `index.insert_nodes(nodes, embed="later")`.
+            **kwargs: Not used.
 
         Raises:
             CorpusError: A node without text, or with metadata that JSON cannot hold.
@@ -178,16 +188,16 @@ class CDEVectorStore(EmbeddingStore):
             )
         _check_fits([embedded_text(record) for record in records], self._collection.embedder)
         with adapter_warns(TruncationWarning):
-            report = self._collection.add_records(records)
+            report = self._collection.add_records(records, embed=embed)
         if report.truncated:
             setting = _setting(self._collection.embedder.context.identity.max_length)
             warn_user(f"{report.truncated} nodes were truncated. {setting}", TruncationWarning)
         return [node.node_id for node in nodes]
 
     @override
-    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+    async def async_add(self, nodes: Sequence[BaseNode], *, embed: When = "first", **kwargs: Any) -> list[str]:
         """Run `add` in a thread."""
-        return await asyncio.to_thread(self.add, nodes)
+        return await asyncio.to_thread(self.add, nodes, embed=embed)
 
     @override
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
