@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-all demo test test-all test-lab test-long docs mutations torture train-tiny flat-memory links lint clean
+.PHONY: help setup setup-all demo test test-all test-lab test-long docs release mutations torture train-tiny flat-memory links lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ setup: $(SMALL) ## install the project into .venv, with the demo, the server and
 setup-all: $(READY) ## also what `make test`, `make lint` and `make docs` need: all adapters, stores and runtimes (4 GB)
 	@echo "setup-all: $(VENV) is ready"
 
-demo: $(SMALL) ## index documentation of this Python and its packages, and search it in four ways
+demo: $(SMALL) ## index cde-rag's documentation, and compare its search with others by sixty questions
 	@$(BIN)/cde-rag demo
 
 test: lint ## lint, then run all tests
@@ -57,6 +57,10 @@ docs: $(READY) ## execute the notebooks that changed (the one that trains takes 
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>build/mkdocs.log || { cat build/mkdocs.log; exit 1; }
 	@echo "docs: in build/site; with its search: $(BIN)/python -m http.server --directory build/site"
+
+release: $(READY) ## build every distribution into build/dist, check each in an empty environment, and print what publishes them
+	@rm -rf build/dist
+	@$(BIN)/python tools/release_check.py build/dist --python $(PYTHON)
 
 links: $(READY) ## ask every other site that a page links to whether it is there (needs the network)
 	@$(BIN)/python docs/hooks/links.py

@@ -11,6 +11,7 @@ those of a repository of yours before anything is uploaded: `twine upload dist/*
 import argparse
 import email
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -74,17 +75,16 @@ def check_installed(wheels: list[Path], python: str) -> None:
         subprocess.run(install, check=True)
         subprocess.run([own, "-m", "pip", "check"], check=True)
         version = subprocess.check_output([own, "--version"], text=True).strip()
-        (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-        texts = [f"Recipe {number}: how to parse the date of day {number} of a year." for number in range(600)]
-        (folder / "notes.txt").write_text("\n".join(texts), encoding="utf-8")
+        example, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+        shutil.copytree(ROOT / "docs/guide", folder / "docs/guide")
         printed = subprocess.check_output([own, "-W", "error", "-c", example], cwd=folder, text=True)
-        if not re.search(r"0\.\d{3}  Recipe \d+: how to parse", printed):
+        if not re.search(r"0\.\d\d  guide/\S+\.md  ", printed):
             sys.exit(f"{version}: README's example printed {printed!r}.")
         code = "; ".join(f"import {name}" for name in IMPORTS)
         subprocess.run([own, "-c", code], cwd=folder, check=True)
         old = "from cde_rag import CDEModel; print(CDEModel.from_pretrained('cde-mini-0').identity.name)"
         subprocess.run([own, "-c", old], cwd=folder, check=True)
-        command = [folder / "venv/bin/cde-rag", "search", "notes.faiss", "parse a date", "-k", "1"]
+        command = [folder / "venv/bin/cde-rag", "search", "handbook.faiss", "make a backup", "-k", "1"]
         subprocess.run(command, cwd=folder, check=True)
         megabytes = sum(path.stat().st_size for path in (folder / "venv").rglob("*") if path.is_file()) / 1e6
         print(f"tried: {version}, {megabytes:.0f} MB in its environment\n{printed}", flush=True)
@@ -103,6 +103,17 @@ def main() -> None:
         check_page(wheel)
     for python in arguments.python or [sys.executable]:
         check_installed([wheel.resolve() for wheel in wheels], python)
+    version = next(wheel.name.split("-")[1] for wheel in wheels if wheel.name.startswith("cde_rag-"))
+    (ROOT / "build/notes.md").write_text(notes(version), encoding="utf-8")
+    print(f"notes: build/notes.md\npublish: git tag -F build/notes.md v{version} && twine upload {arguments.folder}/*")
+
+
+def notes(version: str) -> str:
+    """Return the changes of a version, as CHANGELOG.md has them; of one that is not released, what is unreleased."""
+    parts = re.split(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    named = next((title for title in sections if title.partition(" ")[0] == version), "Unreleased")
+    return f"cde-rag {version}\n\n{sections[named].strip()}\n"
 
 
 if __name__ == "__main__":
