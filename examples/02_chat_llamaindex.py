@@ -23,8 +23,8 @@ print(len(documents), "pages")
 # ## The index
 #
 # `VectorStoreIndex.from_documents(documents, embed_model=CDEEmbedding())` works, too, and keeps vectors where
-# LlamaIndex keeps them. A `CDEVectorStore` is a collection of cde-rag: it also searches by words, and embeds each node given the
-# others of its page.
+# LlamaIndex keeps them. A `CDEVectorStore` is a collection of cde-rag: it also searches by words, and embeds each node
+# given the others of its page.
 
 # %%
 from llama_index.core.node_parser import SentenceSplitter
