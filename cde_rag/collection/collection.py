@@ -257,8 +257,8 @@ class Collection(ProcessBound):
             >>> for n in range(64):
             ...     _ = (folder / f"{n}.md").write_text(f"# Note {n}\n\nSwifts sleep on the wing.")
             >>> notes = Collection.from_files(folder)
-            >>> notes.search("birds in flight", k=1)[0].metadata["source"].endswith(".md")
-            True
+            >>> notes.search("how do swifts sleep?", k=1)[0].metadata["source"][-3:]
+            '.md'
         """
         from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 

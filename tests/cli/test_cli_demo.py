@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cde_rag.cli import demo
-from cde_rag.cli.demo import INDEX, NAMES, WITH_MINILM, WITHOUT_MINILM, Comparison, default_folder
+from cde_rag.cli.demo import INDEX, NAMES, WITH_MINILM, WITHOUT_MINILM, DemoAnswers, default_folder
 from cde_rag.evaluation import demo_corpus
 from cde_rag.evaluation.answer_passages import PagePassage
 from cde_rag.evaluation.answer_scores import JudgedPassages, judged
@@ -93,7 +93,7 @@ def test_both_sides_of_a_comparison_are_shown() -> None:
     right = (frozenset({"a.md#0"}), frozenset({"a.md#1"}), frozenset({"a.md#2"}))
     data = JudgedPassages(Site("demo"), passages, asked, right)
     won, lost = [["a.md#0"], ["a.md#1"], ["a.md#0"]], [["a.md#1"], ["a.md#1", "a.md#0"], ["a.md#2"]]
-    found = Comparison(data, dict(zip(WITH_MINILM, (won, lost, lost, [[], [], []]), strict=True)))
+    found = DemoAnswers(data, dict(zip(WITH_MINILM, (won, lost, lost, [[], [], []]), strict=True)))
     assert [found.answered(system, 1) for system in WITH_MINILM] == [2, 2, 2, 0]
     lines = found.examples().splitlines()
     assert re.findall(r"alone: (\d)", lines[0]) == ["1", "1"]
