@@ -46,14 +46,14 @@ def show(query: str, **options: Any) -> None:
 
 
 show("can colleagues already search while the first big import is running?")
-show("put the old vectors back")
-show("does this thing phone home?")
+show("can one customer's words leak into another's vectors?")
+show("how much memory do a million passages need?")
 
 # %% [markdown]
 # A filter is about metadata; `source` is the file of a passage, `section` its heading.
 
 # %%
-show("how do I make a backup?", where={"source": {"in": ["docs/guide/postgres.md", "docs/guide/tenants.md"]}})
+show("what happens when the disk is full?", where={"source": {"in": ["docs/durability.md", "docs/faq.md"]}})
 
 # %% [markdown]
 # ## Update
@@ -63,10 +63,9 @@ show("how do I make a backup?", where={"source": {"in": ["docs/guide/postgres.md
 # %%
 from cde_rag.readers import RecordReader
 
-page = folder / "faq.md"
-page.write_text(page.read_text(encoding="utf-8") + "\n## Mascot\n\nA swift: it sleeps on the wing.\n", encoding="utf-8")
+(folder / "mascot.md").write_text("# Mascot\n\nA swift, since it sleeps on the wing.\n", encoding="utf-8")
 print(docs.add_records(RecordReader(folder)))
-show("which bird stands for the project?")
+show("which animal is the mascot?")
 
 # %% [markdown]
 # ## Another process
@@ -77,7 +76,7 @@ show("which bird stands for the project?")
 # %%
 docs.close()
 docs = Collection.open(place / "docs.faiss")
-show("which bird stands for the project?")
+show("which animal is the mascot?")
 docs.close()
 
 # %% [markdown]

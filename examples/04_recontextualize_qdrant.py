@@ -2,7 +2,8 @@
 # # Re-contextualize a live Qdrant collection
 #
 # An application searches a collection of Qdrant by plain vectors of all-MiniLM-L6-v2. Its points get contextual vectors
-# beside them while its users search, sixty questions show what that gains, and everything can be taken back.
+# beside them while its users search, sixty questions show whether that gains anything, and everything can be taken
+# back.
 
 # %%
 import tempfile
@@ -46,9 +47,10 @@ client.upsert(
 asked = minilm.embed_queries([question.text for question in corpus.questions]).tolist()
 
 
-def search(vector: list[float]) -> list[dict]:
-    """Search as the application does."""
-    return [point.payload for point in client.query_points("handbook", vector, limit=10).points]
+def search(vector: list[float]) -> list[tuple[str, str]]:
+    """Return pages and texts, as the application shows them."""
+    found = [point.payload for point in client.query_points("handbook", vector, limit=10).points]
+    return [(payload["metadata"]["source"].removeprefix("docs/"), payload["page_content"]) for payload in found]
 
 
 before = [search(vector) for vector in asked]
@@ -119,11 +121,11 @@ def of_collection(by: str) -> Hits:
     return [[(hit.metadata["source"].removeprefix("docs/"), hit.text) for hit in some] for some in hits]
 
 
-of_application = [
-    [(payload["metadata"]["source"].removeprefix("docs/"), payload["page_content"]) for payload in hits]
-    for hits in before
-]
-systems = {"MiniLM, as it was": of_application, "contextual vectors": of_collection("vectors")}
+systems = {
+    "MiniLM, as it was": before,
+    "contextual vectors": of_collection("vectors"),
+    "and words": of_collection("hybrid"),
+}
 for name, found in systems.items():
     print(f"{name:20} {answered(found, 1):4} {answered(found, 5):4}")
 
