@@ -41,11 +41,12 @@ for hit in retriever.retrieve("can colleagues already search while the first big
 # ## The language model
 #
 # Any of LlamaIndex, each in a package of its own; without one the passages are the answer.
+#
+# * `from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")`
+# * `from llama_index.llms.openai import OpenAI; llm = OpenAI("gpt-4.1-mini")`
 
 # %%
 llm = None
-# from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")
-# from llama_index.llms.openai import OpenAI; llm = OpenAI("gpt-4.1-mini")
 
 # %% [markdown]
 # ## Chat
@@ -66,7 +67,7 @@ def cited(found: list[NodeWithScore]) -> str:
     )
 
 
-messages = ["Can colleagues search while the first import is running?", "And what if I stop it in the middle?"]
+messages = ["How do I give each customer separate data?", "Can vectors leak words of another customer?"]
 if llm is None:
     for message in messages:
         print(f"> {message}\n{cited(retriever.retrieve(message))}\n")

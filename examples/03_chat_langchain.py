@@ -36,14 +36,15 @@ for found in retriever.invoke("can colleagues already search while the first big
 # ## The language model
 #
 # Any of LangChain, each in a package of its own; without one the passages are the answer.
+#
+# * `from langchain_ollama import ChatOllama; llm = ChatOllama(model="qwen3:8b")`
+# * `from langchain_openai import ChatOpenAI; llm = ChatOpenAI(model="gpt-4.1-mini")`
 
 # %%
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 
 llm = RunnableLambda(lambda _: AIMessage("These passages answer:"))
-# from langchain_ollama import ChatOllama; llm = ChatOllama(model="qwen3:8b")
-# from langchain_openai import ChatOpenAI; llm = ChatOpenAI(model="gpt-4.1-mini")
 
 # %% [markdown]
 # ## The chain
@@ -74,7 +75,7 @@ chain = RunnablePassthrough.assign(
 ) | RunnablePassthrough.assign(answer=answering)
 
 history: list[BaseMessage] = []
-for question in ["Can colleagues search while the first import is running?", "And what if I stop it in the middle?"]:
+for question in ["How do I give each customer separate data?", "Can vectors leak words of another customer?"]:
     done = chain.invoke({"question": question, "history": history})
     history += [HumanMessage(question), AIMessage(done["answer"])]
     print(f"> {question}\n{done['answer']}")

@@ -21,8 +21,8 @@ LONG = (
 FIRST_PAGES = 5  # of the corpus that the notebooks read here
 SAID = {  # what each has to print, and how many figures it has to draw
     "01_quickstart": (r"which animal is the mascot\?\n +0\.\d+ +docs/mascot\.md", 0),
-    "02_chat_llamaindex": (r"> And what if I stop(.|\n)*\[.*\.md\]", 0),
-    "03_chat_langchain": (r"> And what if I stop(.|\n)*\[4\] .*\.md", 0),
+    "02_chat_llamaindex": (r"> Can vectors leak(.|\n)*\[.*\.md\]", 0),
+    "03_chat_langchain": (r"> Can vectors leak(.|\n)*\[4\] .*\.md", 0),
     "04_recontextualize_qdrant": (r"meanwhile, 0 answered otherwise than before\nas before: True", 0),
     "05_tune": (r"(weight|unchanged)(.|\n)*MRR@10", 0),
     "06_train_your_own": (r"held out|Expected at least", 0),
