@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
+from cde_rag.evaluation.demo_corpus import demo_corpus
+from cde_rag.evaluation.question_folder import unpack
 from cde_rag.readers.reading_rules import READING, ReadingRules
 from cde_rag.stores.faiss import FaissStore
 from cde_rag_training.cli import app as training
@@ -34,7 +36,6 @@ PYTHON_ELSEWHERE = {  # pages whose Python is run by other tests
         for name in ("haystack-cde", "langchain-cde", "llama-index-embeddings-cde", "llama-index-vector-stores-cde")
     },
 }
-WITH_TEXTS_OF = {"docs/guide/contexts.md": "docs/guide/index-and-search.md"}  # whose first block makes them
 SHOWN_ON = (3, 11)  # Python whose documentation the shown outputs are of; that of others has other passages
 BEGIN_WITH_A_COLLECTION = ("docs/drift.md", "docs/production.md")
 BEGIN_WITH_FILES_OF_0_2 = ("docs/migration.md",)
@@ -128,13 +129,13 @@ def test_shown_output_is_compared(shown: str, is_right: bool) -> None:
 )
 def test_the_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"texts": texts()}
-    if source := WITH_TEXTS_OF.get(relative(page)):
-        exec(blocks(ROOT / source)[1].text, names)
     if relative(page) in BEGIN_WITH_A_COLLECTION:
         make_papers()
     if relative(page) in BEGIN_WITH_FILES_OF_0_2:
         index_as_0_2_did()
     for block in run_blocks(page):
+        if '"docs/guide"' in block.text:
+            unpack({name: text for name, text in demo_corpus().pages.items() if name[:6] == "guide/"}, Path("docs"))
         if block.language == "console":
             run_console(block.text)
         elif block.language == "text":
