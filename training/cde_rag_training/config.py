@@ -119,6 +119,8 @@ class PhaseConfig:
     packing: PackingConfig = field(default_factory=PackingConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    batches_per_update: int = 1  # whose losses' mean is the update's; negatives and context stay those of each batch.
+    # Several processes share a batch, or have some of these each: as many as processes is the paper's code, 8 x 512
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)
     sources: tuple[SourceConfig, ...] = ()  # task prefixes by source
@@ -134,6 +136,8 @@ class PhaseConfig:
             raise ValueError(
                 f"Expected context_dropout and average in 0 … 1, found {self.context_dropout} and {self.average}."
             )
+        if self.batches_per_update < 1:
+            raise ValueError(f"Expected batches_per_update of at least 1, found {self.batches_per_update}.")
         names = [each.name for each in self.sources]
         if len(set(names)) < len(names) or "" in names:
             raise ValueError(f"Expected sources of different names, found {names}. Name each one.")
@@ -240,6 +244,8 @@ class MachineConfig:
     )
     mini_batch_size: int = 64  # texts per forward pass; lower when memory runs out
     gradient_caching: bool = True  # memory of one mini-batch; without it, that of the batch, and a quarter less time
+    layer_checkpoints: bool = False  # of a mini-batch keep the layers' inputs alone, and compute the rest again: a
+    # third more time, for long texts and deep models
     save_every: int = 50  # updates between checkpoints; slow updates are kept every two minutes
     tensorboard: bool = False  # logs for TensorBoard too; needs the extra `tensorboard`
 

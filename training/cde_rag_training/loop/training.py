@@ -103,6 +103,8 @@ def train(
         file = StateFile(output / STATE, _identity(config, start.network, sets))
         known = copy.deepcopy(start.network) if _needs_start(config) else None
         teaching = None if known is None else _stages(start._replace(network=known), device, config)
+        if config.machine.layer_checkpoints:
+            stages.checkpoint_layers()
         state = file.read()
         if state is None and start.new_first_stage:
             _teach_first_stage(stages, sets[0], config, output, bar=progress)

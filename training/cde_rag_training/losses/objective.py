@@ -47,6 +47,7 @@ class BatchLoss:
         teacher: Float[Tensor, "batch batch"] | None,
     ) -> None:
         self._config, self._own = config, own
+        self._gathered = own_first if own < len(order) else _alone  # a batch that no other process has a share of
         negatives = mask.shape[1] // len(order) - 1
         slots = torch.arange(negatives, device=mask.device)
         columns = torch.cat([order, (len(order) + negatives * order[:, None] + slots).flatten()])
@@ -62,10 +63,10 @@ class BatchLoss:
 
     def __call__(self, embeddings: Float[Tensor, "texts dim"]) -> Float[Tensor, ""]:
         """Compute the loss; its terms are kept in `contrastive` and `distillation`."""
-        queries, documents = embeddings[: self._own], own_first(embeddings[self._own : 2 * self._own])
+        queries, documents = embeddings[: self._own], self._gathered(embeddings[self._own : 2 * self._own])
         negatives = embeddings[2 * self._own :]
-        texts = torch.cat([documents, own_first(negatives)]) if len(negatives) else documents
-        asking = own_first(queries) if self._config.kind == "improved" else queries
+        texts = torch.cat([documents, self._gathered(negatives)]) if len(negatives) else documents
+        asking = self._gathered(queries) if self._config.kind == "improved" else queries
         loss = matryoshka(self._of_pairs, self._config.dims) if self._config.dims else self._of_pairs
         value = loss(asking, texts)
         self.contrastive = float(value.detach())
@@ -86,6 +87,10 @@ class BatchLoss:
     ) -> Float[Tensor, ""]:
         loss = improved_contrastive_loss if self._config.kind == "improved" else contrastive_loss
         return loss(queries, documents, self._mask, self._config.temperature)
+
+
+def _alone(rows: Float[Tensor, "own dim"]) -> Float[Tensor, "own dim"]:
+    return rows
 
 
 class Objective:

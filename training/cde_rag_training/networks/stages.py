@@ -3,21 +3,25 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from cde_rag.errors import ModelError
 from cde_rag.models.batching import length_buckets
 from cde_rag.models.cde_model import native_dtype
+from cde_rag.models.one_way.attention import EncoderLayer
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
 from cde_rag.models.runtimes.torch_runner import DTYPES, pad
 from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way.backbones import Backbone
 from cde_rag.models.two_way.network import PreparedTokens, TwoWay
 from cde_rag_training.recipe import RecipeError
 
@@ -74,6 +78,19 @@ class Stages(ABC):
     def context_dim(self) -> int:
         """Length of a context document's row of first-stage vectors."""
         return self.dim
+
+    def checkpoint_layers(self) -> None:
+        """Let every layer keep its input alone for the backward pass, which computes the rest again.
+
+        Source: Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost).
+        """
+        for module in self.network.modules():
+            if isinstance(module, EncoderLayer):
+                module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+            elif isinstance(module, Backbone):
+                module.native.gradient_checkpointing_enable({"use_reentrant": False})
+                layers: Any = module.layers  # those that are run one by one
+                layers.step = partial(checkpoint, layers.step, use_reentrant=False)
 
     def _autocast(self) -> AbstractContextManager[object]:
         enabled = self._dtype != torch.float32
