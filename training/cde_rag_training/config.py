@@ -79,9 +79,13 @@ class RatesConfig:
 class LossConfig:
     """Configuration of the training loss."""
 
-    kind: Literal["contrastive", "improved"] = "contrastive"  # paper eq. 4, or GTE eq. 5–6
-    temperature: float = 0.02  # τ, divides scores; paper §5
+    kind: Literal["contrastive", "improved", "graded"] = "contrastive"  # paper eq. 4, GTE eq. 5–6, or BiXSE by grades
+    temperature: float = 0.02  # τ, divides scores; paper §5.   graded: take 0.1
+    bias: float = -10.0  # of graded alone, added to the divided scores   SigLIP §3.2
     dims: tuple[int, ...] = ()  # of Matryoshka embeddings, the whole included; empty: the whole only
+    layers: tuple[int, ...] = ()  # of 2-D Matryoshka embeddings: each batch is embedded by all layers of the second
+    # stage, and by the lowest of one of these numbers, in up to twice the time; the mean of both losses counts.
+    # A model of each number is written too.   empty: all layers only
     teacher: Literal["none", "start", "surrogate"] = "none"  # whose scores are kept to: start model under null context
     teacher_sources: tuple[str, ...] = ()  # sources whose batches have the teacher; empty: all
     teacher_weight: float = 0.5  # share of the distillation in the loss
@@ -91,6 +95,8 @@ class LossConfig:
     def __post_init__(self) -> None:
         if min(self.temperature, self.teacher_temperature) <= 0:
             raise ValueError(f"Expected temperatures above 0, found {self}.")
+        if len(set(self.layers)) < len(self.layers) or min(self.layers, default=1) < 1:
+            raise ValueError(f"Expected different layers of at least 1, found {list(self.layers)}.")
         if not (0 <= self.teacher_weight <= 1 and 0 <= self.lexical_share <= 1):
             raise ValueError(f"Expected teacher_weight and lexical_share in 0 … 1, found {self}.")
 
