@@ -52,6 +52,8 @@ class Gradients:
         mini_batch_size: Texts per forward pass of the first stage over context and siblings.
         seed: Random seed of every draw.
         shared: True if several processes share each batch, False if each has batches of its own.
+        depths: Numbers of the second stage's lowest layers, of which one is drawn for each batch: the mean of the
+            losses by all layers and by these counts. Empty: by all layers alone.
     """
 
     def __init__(
@@ -67,10 +69,11 @@ class Gradients:
         mini_batch_size: int,
         seed: Sequence[int],
         shared: bool = True,
+        depths: Sequence[int] = (),
     ) -> None:
         self._stages, self._cutter, self._objective, self._vectors = stages, cutter, objective, vectors
         self._dropout, self._caching, self._size, self._seed = context_dropout, caching, mini_batch_size, list(seed)
-        self._by_text, self._shared = dropout_by_text, shared
+        self._by_text, self._shared, self._depths = dropout_by_text, shared, list(depths)
         self._latest: tuple[Batch, MiniBatches, BatchLoss] | None = None
 
     def add(self, batch: Batch, number: int, *, scale: float = 1.0) -> Figures:
@@ -88,9 +91,20 @@ class Gradients:
         dropped = (drawn.random(len(parts.context)) < self._dropout).tolist()
         if self._by_text:
             dropped, parts = [False] * len(dropped), self._dropped(batch, parts, drawn)
+        order, by_all_layers = parts.order, not self._depths
+        if self._depths:
+            depth = int(drawn.choice(self._depths))
+            parts = parts._replace(second=[*parts.second, *(part._replace(layers=depth) for part in parts.second)])
+
+        def of_all(embeddings: Float[Tensor, "texts dim"]) -> Float[Tensor, ""]:
+            if by_all_layers:
+                return loss(embeddings[order])
+            whole, lowest = embeddings.chunk(2)
+            return (loss(lowest[order]) + loss(whole[order])) / 2  # the latest call's figures are logged
+
         with torch.random.fork_rng(devices=[stages.device] if stages.device.type == "cuda" else []):
             torch.manual_seed(int(drawn.integers(2**62)) + (rank() if self._shared else 0))
-            value = self._backward(batch, parts, dropped, lambda embeddings: scale * loss(embeddings[parts.order]))
+            value = self._backward(batch, parts, dropped, lambda embeddings: scale * of_all(embeddings))
         return Figures(
             total=float(value.detach()) / scale,
             contrastive=loss.contrastive,

@@ -190,6 +190,7 @@ class Trainer:
             mini_batch_size=size,
             seed=[self._run.config.seed, self._progress.phase],
             shared=self._shared,
+            depths=self.phase.loss.layers,
         )
 
     def train(self) -> RunProgress:
