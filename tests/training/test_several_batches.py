@@ -24,7 +24,7 @@ from cde_rag_training.losses.loss import contrastive_loss, graded_loss, improved
 
 @pytest.mark.parametrize("kind", ["contrastive", "improved", "graded"])
 def test_the_mean_of_batches_is_the_large_batch_without_the_others_documents(kind):
-    """So accumulated batches have fewer negatives, and the large batch has another loss: only a mask makes them equal."""
+    """So accumulated batches have fewer negatives, and the large batch has another loss: a mask makes them equal."""
     drawn = torch.Generator().manual_seed(0)
     queries, documents = (F.normalize(torch.randn(6, 5, generator=drawn, dtype=torch.double), dim=1) for _ in range(2))
     grades = torch.rand(6, generator=drawn, dtype=torch.double)
