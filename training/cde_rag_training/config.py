@@ -137,6 +137,12 @@ class PhaseConfig:
         0.0  # decay of the weights' moving average, which the phase ends with; 0: it ends with the last ones
     )
 
+    @property
+    def is_lexical(self) -> bool:
+        """True if the phase needs BM25 scores."""
+        taught = self.loss.teacher != "none" and self.loss.lexical_share > 0
+        return self.filter.rule == "agreement" or taught
+
     def __post_init__(self) -> None:
         if not (0 <= self.context_dropout < 1 and 0 <= self.average < 1):
             raise ValueError(
@@ -273,6 +279,11 @@ class TrainingConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)
+
+    @property
+    def is_lexical(self) -> bool:
+        """True if a phase needs BM25 scores."""
+        return any(phase.is_lexical for phase in self.phases)
 
     def __post_init__(self) -> None:
         if not self.phases:

@@ -88,7 +88,7 @@ def train(
     with joined(config.machine.device) as device, _claimed(output):
         check_device(device)
         start = load_start(config.start, seed=config.seed)
-        prepare = replace(config.prepare, lexical=config.prepare.lexical or any(map(_is_lexical, config.phases)))
+        prepare = replace(config.prepare, lexical=config.prepare.lexical or config.is_lexical)
 
         def opened_as(data: Data, name: str) -> Prepared:
             return opened(data, start.tokenizer, prepare, output / name)
@@ -228,7 +228,7 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
             f"Phase {phase.name!r}: expected loss.layers in {stages.fewest_layers} … {stages.layers - 1}, below all "
             f"layers and, in a one-way model, with one that attends to the context; found {list(depths)}."
         )
-    if _is_lexical(phase) and prepared.lexical is None:
+    if phase.is_lexical and prepared.lexical is None:
         raise CorpusError(
             f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "
             "(lexical), or leave the rule 'agreement' and lexical_share out."
@@ -258,11 +258,6 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
         )
     Prefixes(prepared, phase.sources, stages)  # says what the model cannot read
     batches_of(prepared, phase, seed=0)  # says what its data lacks
-
-
-def _is_lexical(phase: PhaseConfig) -> bool:
-    """Return True if the phase needs BM25 scores."""
-    return phase.filter.rule == "agreement" or (phase.loss.teacher != "none" and phase.loss.lexical_share > 0)
 
 
 def _needs_start(config: TrainingConfig) -> bool:
