@@ -41,8 +41,8 @@ class CDEForMTEB:
     Args:
         model: A CDEModel, or what `CDEModel.from_pretrained` takes.
         context_size: Documents of a context; as many as the model expects, or 512, by default.
-        context: "own": each task's texts; "null": the null context for all tasks; or texts that every context is sampled
-            from, such as random training documents, whatever the task.
+        context: "own": each task's texts; "null": the null context for all tasks; or texts that every context is
+            sampled from, such as random training documents, whatever the task.
         seed: Random seed of the contexts' samples.
         device: For a model given by name; see CDEModel.
         dtype: For a model given by name; see CDEModel.
@@ -51,7 +51,8 @@ class CDEForMTEB:
         ContextError: The model expects another number of context documents.
         ModelError: No such model.
 
-    Source: paper §5.3 for a context per task, table 2 for random documents ("random"); the protocols are MTEB's `EncoderProtocol` and `SearchProtocol`.
+    Source: paper §5.3 for a context per task, table 2 for random documents; the protocols are MTEB's
+        `EncoderProtocol` and `SearchProtocol`.
     """
 
     def __init__(
