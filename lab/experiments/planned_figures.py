@@ -69,8 +69,8 @@ def run_plan(
 ) -> tuple[list[Path], dict[str, int]]:
     """Train and evaluate what a plan lacks, figure by figure, and write the tables of complete figures.
 
-    When the time is over, the run at hand stops, and the same call resumes it from its latest checkpoint. Call it in the
-    main thread of a process, which gets the alarm.
+    When the time is over, the run at hand stops, and the same call resumes it from its latest checkpoint. Call it in
+    the main thread of a process, which gets the alarm.
 
     Args:
         figures: The plan.
