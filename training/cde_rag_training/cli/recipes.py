@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,9 +61,10 @@ def columns_of(text: str | None) -> "Columns":
                 f"expected {', '.join(known)}, each once with =COLUMN, found {part!r:.80}", param_hint="--columns"
             )
         named.setdefault(role, []).append(name)
-    return Columns(
-        **{role: tuple(names) if role == "hard_negatives" else names[0] for role, names in named.items()}  # type: ignore[arg-type]
-    )
+    given: dict[str, Any] = {
+        role: tuple(names) if role == "hard_negatives" else names[0] for role, names in named.items()
+    }
+    return Columns(**given)
 
 
 def chosen_recipe(config: Path | None, preset: str | None) -> "TrainingConfig":

@@ -92,7 +92,8 @@ class Stages(ABC):
         """
         for module in self.network.modules():
             if isinstance(module, EncoderLayer):
-                module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+                layer: Any = module
+                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
             elif isinstance(module, Backbone):
                 module.native.gradient_checkpointing_enable({"use_reentrant": False})
                 layers: Any = module.layers  # those that are run one by one
