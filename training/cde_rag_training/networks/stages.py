@@ -90,14 +90,16 @@ class Stages(ABC):
 
         Source: Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost).
         """
+        layers: list[Any] = []
         for module in self.network.modules():
             if isinstance(module, EncoderLayer):
-                layer: Any = module
-                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+                layers.append(module)
             elif isinstance(module, Backbone):
-                module.native.gradient_checkpointing_enable({"use_reentrant": False})
-                layers: Any = module.layers  # those that are run one by one
-                layers.step = partial(checkpoint, layers.step, use_reentrant=False)
+                layers += module.layers.blocks
+                one_by_one: Any = module.layers  # which call no block itself
+                one_by_one.step = partial(checkpoint, one_by_one.step, use_reentrant=False)
+        for layer in layers:
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
     def _autocast(self) -> AbstractContextManager[object]:
         enabled = self._dtype != torch.float32
