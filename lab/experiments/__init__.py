@@ -85,6 +85,9 @@ ON_PAIRS = {
     "difficulty": PairsExperiment(
         "How hard do batches become as clusters shrink, for each size of batch?", "figure 6", difficulty.run
     ),
+    "packing": PairsExperiment(
+        "Are batches harder along the greedy tour than in random order?", "figure 14", difficulty.run_orders
+    ),
 }
 ON_SETS = {
     "heatmap": SetsExperiment("Is each corpus's own context the best for it?", "figure 7", heatmap.run),

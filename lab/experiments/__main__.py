@@ -1,5 +1,6 @@
 """Experiments for the figures of the documentation: `python -m lab.experiments`, from the repository's root."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,6 +89,45 @@ def run(
     else:
         raise typer.BadParameter(f"{name}; there are {', '.join(every)}", param_hint="NAME")
     print_json({"files": files}) if as_json else typer.echo("\n".join(files))
+
+
+@app.command("plan")
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="PLAN", help="TOML with recipes, the files of several figures.")],
+    prepared: Annotated[Path, typer.Argument(metavar="PREPARED", help="Prepared pairs of all runs.")],
+    sets: Annotated[Path, typer.Option(metavar="FILE", help="TOML with retrieval sets.")],
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the sets. [default: the file's folder]")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of runs and vectors. [default: OUTPUT/cache]")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FOLDER", file_okay=False, help="Folder for tables and figures.")
+    ] = Path(),
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Stop after this time; the same command resumes. [default: none]")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of evaluation's contexts.")] = 0,
+) -> None:
+    """Run all experiments on recipes of a plan, at the lowest priority, and write the complete tables.
+
+    \b
+    Example:
+      python -m lab.experiments plan lab/plans/paper-figures.toml prepared --sets lab/plans/brief.toml \\
+        --data ../shared/data --output lab/tables --minutes 60
+    """
+    from cde_rag_training.data.prepared import Prepared
+    from lab.experiments.planned_figures import read_plan, run_plan
+
+    os.nice(19)
+    figures, pairs, found = read_plan(file), Prepared.load(prepared), _read_sets(sets, data)
+    output.mkdir(parents=True, exist_ok=True)
+    files, left = run_plan(figures, pairs, found, cache or output / "cache", output, seed=seed, minutes=minutes)
+    for path in files:
+        typer.echo(str(path))
+    for name, count in left.items():
+        typer.echo(f"{name}: {count} runs are missing; run the same command again", err=True)
 
 
 def _on_pairs(name: str, prepared: Path | None, output: Path, seed: int) -> list[str]:

@@ -128,9 +128,7 @@ def cell_rows(
     found: dict[tuple[str, str], list[Figures]] = {}
     runs = [(cell, recipe) for cell in cells for recipe in cell.recipes]
     for cell, recipe in tqdm(runs, desc="cells", unit="run"):
-        trained = train(prepared, recipe, folder / f"{cell.name}-{recipe.seed}")
-        model = CDEModel.from_pretrained(trained, runtime="torch")
-        for given, figures in readings(Laboratory(model, sets, folder / "vectors", seed)).items():
+        for given, figures in run_readings(cell, recipe, prepared, sets, folder, seed=seed).items():
             found.setdefault((cell.name, given), []).append(figures)
     reference = average(found[cells[0].name, cells[0].given])
     hard = {cell.name: batch_difficulty(prepared, cell) for cell in cells}
@@ -139,6 +137,15 @@ def cell_rows(
         for (name, given), figures in found.items()
         for corpus, ndcg, spread, gain in compared_runs(sets, figures, reference)
     ]
+
+
+def run_readings(
+    cell: Cell, recipe: TrainingConfig, prepared: Prepared, sets: Sequence[RetrievalSet], folder: Path, *, seed: int
+) -> dict[str, Figures]:
+    """Train one model of a cell, unless it is in the folder, and evaluate it; arguments as for `cell_rows`."""
+    trained = train(prepared, recipe, folder / f"{cell.name}-{recipe.seed}")
+    model = CDEModel.from_pretrained(trained, runtime="torch")
+    return readings(Laboratory(model, sets, folder / "vectors", seed))
 
 
 def run(

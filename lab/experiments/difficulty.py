@@ -1,8 +1,8 @@
-"""Difficulty of batches as clusters shrink (paper figure 6)."""
+"""Difficulty of batches as clusters shrink (paper figure 6), and by the order of packing (figure 14)."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from lab.experiments.result_tables import new_figure, write_table
 
 SMALLEST = 32  # pairs, of clusters and of batches
 LARGEST_BATCH = 2048  # pairs
+ORDERED_BATCH = 256  # pairs of a batch, for the order of packing
 STEPS, DIMS = 10, 64  # of the experiment's k-means
 
 
@@ -61,6 +62,72 @@ def batch_difficulty(
             mean = float(difficulty(batches, queries, documents).mean())
             found.append(DifficultyRow(size, batch_size, mean))
     return found
+
+
+class OrderRow(NamedTuple):
+    """Batches of one epoch, packed in one order.
+
+    Attributes:
+        cluster_size: Pairs of a cluster aimed at.
+        order: "tour" or "random".
+        difficulty: Mean surrogate cosine of a query with the other documents of its batch, mean over seeds.
+        spread: Standard deviation over seeds (ddof 0).
+    """
+
+    cluster_size: int
+    order: str
+    difficulty: float
+    spread: float
+
+
+def packing_orders(
+    prepared: Prepared, *, cluster_sizes: Sequence[int], batch_size: int, seeds: Sequence[int]
+) -> list[OrderRow]:
+    """Measure the difficulty of batches along the greedy tour and in random order.
+
+    Args:
+        prepared: The data; sources with fewer pairs than a batch are left out.
+        cluster_sizes: Target size in pairs.
+        batch_size: Size in pairs.
+        seeds: Random seeds of clustering and packing.
+
+    Raises:
+        MissingExtraError: faiss is not installed.
+
+    Source: paper figure 14, which has the quality after training.
+    """
+    rows = np.flatnonzero(np.isin(prepared.sources, np.flatnonzero(np.bincount(prepared.sources) >= batch_size)))
+    queries, documents = prepared.query_vectors_of(rows), prepared.document_vectors_of(rows)
+    names = [prepared.source_names[source] for source in prepared.sources[rows]]
+    found: list[OrderRow] = []
+    for size in cluster_sizes:
+        means: dict[Literal["tour", "random"], list[float]] = {"tour": [], "random": []}
+        for seed in seeds:
+            config = ClusterConfig(size=size, steps=STEPS, attempts=1, dims=DIMS, seed=seed)
+            clusters = cluster_pairs(queries, documents, names, config)
+            for order, of_order in means.items():
+                packing = PackingConfig(batch_size=batch_size, order=order, seed=seed)
+                batches = Packing(clusters, names, documents, packing).epoch(0)
+                of_order.append(float(difficulty(batches, queries, documents).mean()))
+        found += [OrderRow(size, order, float(np.mean(each)), float(np.std(each))) for order, each in means.items()]
+    return found
+
+
+def run_orders(prepared: Prepared, output: Path, seed: int) -> list[Path]:
+    """Write packing.csv and packing.svg: batches of 256 pairs, or as large as the smallest source, and three seeds."""
+    batch_size = min(ORDERED_BATCH, int(np.bincount(prepared.sources).min()))
+    sizes = [size for step in range(5) if (size := batch_size // 2**step) >= 4][::-1]
+    found = packing_orders(prepared, cluster_sizes=sizes, batch_size=batch_size, seeds=range(seed, seed + 3))
+    figure, axes = new_figure()
+    for order in ("tour", "random"):
+        line = [row for row in found if row.order == order]
+        spreads = [row.spread for row in line]
+        axes.errorbar([row.cluster_size for row in line], [row.difficulty for row in line], spreads, label=order)
+    axes.set(xscale="log", xlabel="cluster size (pairs)", ylabel="mean cosine with other documents")
+    axes.set_title(f"Difficulty of batches of {batch_size}, by the order of packing", fontsize=10)
+    axes.legend()
+    figure.savefig(output / "packing.svg")
+    return [write_table(output / "packing.csv", found), output / "packing.svg"]
 
 
 def run(prepared: Prepared, output: Path, seed: int) -> list[Path]:

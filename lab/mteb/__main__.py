@@ -26,6 +26,14 @@ def run(
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
     ] = None,
+    context: Annotated[
+        str,
+        typer.Option(
+            metavar="own|null|PAIRS",
+            help="Texts that contexts are sampled from: own, the task's; null, none; or documents of a file of pairs, "
+            "whatever the task.",
+        ),
+    ] = "own",
     seed: Annotated[
         list[int] | None,
         typer.Option(help="Random seed of the contexts; repeatable, for mean and spread. [default: 0]"),
@@ -50,11 +58,14 @@ def run(
       python -m lab.mteb run SciFact Banking77Classification STSBenchmark --seed 0 \\
         --seed 1 --seed 2
       python -m lab.mteb run scifact/ nfcorpus/ --json
+      python -m lab.mteb run scifact/ nfcorpus/ --context pairs.jsonl --seed 0 --seed 1
     """
     datasets: Any = require("datasets", "mteb")
+    from cde_rag_training.data.reading import PairReader
     from lab.mteb import find_tasks, sweep
 
     datasets.disable_progress_bars()
+    given: Any = context if context in ("own", "null") else [pair.document for pair in PairReader(Path(context))]
     found_tasks = find_tasks(tasks)
     with progress_bar("mteb", "scores", shown=progress) as update:
         update(0, None)
@@ -62,6 +73,7 @@ def run(
             found_tasks,
             model=model,
             context_size=context_size,
+            context=given,
             seeds=seed or [0],
             output=output,
             batch_size=batch_size,

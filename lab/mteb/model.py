@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from mteb.similarity_functions import dot_score, pairwise_dot_score
 from mteb.types import EncodeKwargs, PromptType
 from torch import Tensor
 
+from cde_rag._validation import digest
+from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.corpus_contexts import context_size_for
 from cde_rag.errors import ContextMissingError, ModelError
@@ -39,6 +41,8 @@ class CDEForMTEB:
     Args:
         model: A CDEModel, or what `CDEModel.from_pretrained` takes.
         context_size: Documents of a context; as many as the model expects, or 512, by default.
+        context: "own": each task's texts; "null": the null context for all tasks; or texts that every context is
+            sampled from, such as random training documents, whatever the task.
         seed: Random seed of the contexts' samples.
         device: For a model given by name; see CDEModel.
         dtype: For a model given by name; see CDEModel.
@@ -47,7 +51,8 @@ class CDEForMTEB:
         ContextError: The model expects another number of context documents.
         ModelError: No such model.
 
-    Source: paper §5.3 for a context per task; the protocols are MTEB's `EncoderProtocol` and `SearchProtocol`.
+    Source: paper §5.3 for a context per task, table 2 for random documents; the protocols are MTEB's
+        `EncoderProtocol` and `SearchProtocol`.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class CDEForMTEB:
         model: str | Path | CDEModel = "cde-mini",
         *,
         context_size: int | None = None,
+        context: Literal["own", "null"] | Sequence[str] = "own",
         seed: int = 0,
         device: str | None = None,
         dtype: str | None = None,
@@ -65,6 +71,7 @@ class CDEForMTEB:
             else CDEModel.from_pretrained(model, device=device, dtype=dtype, runtime="torch")
         )
         self.context_size = context_size_for(self.model, context_size)
+        self._given = context if isinstance(context, str) else tuple(context)
         self._meta = model_meta(self.model, context_size=self.context_size)  # of the model as given, whatever the task
         self.reseed(seed)
 
@@ -90,6 +97,9 @@ class CDEForMTEB:
     def mteb_model_meta(self) -> ModelMeta:
         """Model metadata for MTEB, with the seed."""
         settings = {**(self._meta.experiment_kwargs or {}), "seed": self.seed}
+        if self._given != "own":  # whose results are kept under the settings that they always had
+            texts = self._given
+            settings["context"] = texts if isinstance(texts, str) else digest("\n".join(texts)).hex()[:16]
         return self._meta.model_copy(update={"experiment_kwargs": settings})
 
     def index(
@@ -233,9 +243,15 @@ class CDEForMTEB:
 
     def _fit(self, texts: Sequence[str], task: TaskMetadata, subset: str) -> None:
         self.model = _with_prefixes(self.model, task_prefixes(task))
-        self._embedder = ContextualEmbedder.from_corpus(
-            texts, model=self.model, context_size=self.context_size, seed=self.seed
-        )
+        if self._given == "null":
+            self._embedder = ContextualEmbedder(self.model, Context.null(self.model))
+        else:
+            self._embedder = ContextualEmbedder.from_corpus(
+                texts if self._given == "own" else self._given,
+                model=self.model,
+                context_size=self.context_size,
+                seed=self.seed,
+            )
         self._fitted_for = _place(task, subset)
 
 

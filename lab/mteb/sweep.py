@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import mteb
 import numpy as np
@@ -122,6 +122,7 @@ def sweep(
     *,
     model: str | Path | CDEModel = "cde-mini",
     context_size: int | None = None,
+    context: Literal["own", "null"] | Sequence[str] = "own",
     seeds: Sequence[int] = (0,),
     output: str | Path | None = None,
     batch_size: int = 32,
@@ -136,6 +137,7 @@ def sweep(
         tasks: From `mteb.get_tasks`, `find_tasks` or `local_retrieval_task`.
         model: As for `CDEForMTEB`.
         context_size: As for `CDEForMTEB`.
+        context: As for `CDEForMTEB`.
         seeds: Random seeds of the contexts.
         output: Folder for MTEB's own result files. Existing results are not computed again, so that an interrupted
             run resumes.
@@ -151,7 +153,7 @@ def sweep(
     """
     if not tasks or not seeds:
         raise ValueError(f"Expected at least one task and one seed; found {len(tasks)} tasks, seeds={seeds}.")
-    encoder = CDEForMTEB(model, context_size=context_size, device=device)
+    encoder = CDEForMTEB(model, context_size=context_size, context=context, device=device)
     name = encoder.model.identity.name
     cache = None if output is None else ResultCache(cache_path=user_path(output))
     scores: dict[int, tuple[float, ...]] = {}

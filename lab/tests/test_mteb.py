@@ -75,6 +75,26 @@ def test_retrieval_scores_are_those_of_evaluate(folder: Path, tiny_model: CDEMod
     assert found.tasks[0].spread == pytest.approx(np.std(own, ddof=1), abs=1e-4)
 
 
+def test_no_context_and_one_of_other_texts(folder: Path, tiny_model: CDEModel) -> None:
+    """Table 2 of the paper: scores are those of embedders that never saw the task's texts."""
+    data, others = read_beir(folder), [" ".join(WORDS[n : n + 5]) for n in range(12)]
+    contexts = {
+        "null": ("null", Context.null(tiny_model)),
+        "others": (others, context_of(tiny_model, others)),
+        "own": ("own", context_of(tiny_model, list(data.corpus.texts))),
+    }
+    found = {}
+    for name, (given, context) in contexts.items():
+        encoder = CDEForMTEB(tiny_model, context_size=SIZE, context=given)
+        found[name] = run(encoder, local_retrieval_task(folder)).get_score()
+        assert encoder.embedder.fingerprint == context.fingerprint
+        swept = sweep([local_retrieval_task(folder)], model=tiny_model, context_size=SIZE, context=given)
+        assert swept.mean == pytest.approx(found[name])
+        settings = encoder.mteb_model_meta.experiment_kwargs
+        assert ("context" in settings) == (name != "own")  # results of different contexts are kept apart
+    assert len(set(found.values())) == 3
+
+
 def test_retrieval_scores_on_a_real_set(shared_data: Path, tiny_model: CDEModel) -> None:
     whole = read_beir(shared_data / "eval/cisi").sample_queries(30)
     corpus = Corpus("cisi", whole.corpus.ids[:500], whole.corpus.texts[:500])

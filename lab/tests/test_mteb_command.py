@@ -47,6 +47,20 @@ def test_json_is_the_sweep(folder: Path, model_folder: Path, tmp_path: Path):
     assert json.loads(run(*command).stdout) == found
 
 
+def test_other_contexts(folder: Path, model_folder: Path, tmp_path: Path):
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"query": "a", "document": f"{WORDS[i]} {WORDS[i + 1]}"} for i in range(8)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = [row["document"] for row in rows]
+    for given, context in ((pairs, texts), ("null", "null")):
+        found = json.loads(
+            run(folder, "--model", model_folder, "--json", "--context-size", 5, "--context", given).stdout
+        )
+        expected = sweep([local_retrieval_task(folder)], model=model_folder, context_size=5, context=context)
+        assert found["mean"] == expected.mean
+    assert "nothing" in run(folder, "--model", model_folder, "--context", tmp_path / "none.jsonl", code=1).stderr
+
+
 def test_people_get_a_table(folder: Path, model_folder: Path):
     result = run(folder, "--model", model_folder, "--progress")
     assert "birds" in result.stdout

@@ -53,6 +53,19 @@ def test_a_better_model_is_the_folder(run: Run, corpus: Path, tiny: Path, tmp_pa
     assert CDEModel.from_pretrained(tmp_path / "mine").identity.name == "mine"
 
 
+def test_a_recipe_of_ones_own(run: Run, corpus: Path, tiny: Path, tmp_path: Path, monkeypatch):
+    decide(monkeypatch, 1.0)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[[phases]]\nname = "mine"\nloss = { kind = "graded", temperature = 0.1, bias = -3.0 }\n')
+    done = run("adapt", corpus, "--output", tmp_path / "mine", "--model", tiny, "--config", recipe, "--json")
+    told = json.loads(done.stdout)
+    assert told["outcome"].startswith("Of 100 such queries 100 find a right passage")
+    log = (tmp_path / "mine/work/run/log.csv").read_text()
+    assert "\nmine,1," in log
+    both = run("adapt", corpus, "--output", tmp_path / "b", "--config", recipe, "--preset", "gte", code=2)
+    assert "give --config or --preset, not both" in both.stderr
+
+
 def test_no_better_has_an_exit_code_of_its_own(run: Run, corpus: Path, tiny: Path, tmp_path: Path, monkeypatch):
     decide(monkeypatch, 0.0)
     done = run("adapt", corpus, "--output", tmp_path / "mine", "--model", tiny, "--json", code=NOT_BETTER)

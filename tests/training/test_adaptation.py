@@ -1,5 +1,6 @@
 """Adaptation in the small: it goes on where it stopped, and its model stands where the verdict says."""
 
+import csv
 import json
 import re
 from dataclasses import replace
@@ -18,7 +19,14 @@ from cde_rag_training.adapt import adaptation
 from cde_rag_training.adapt.adaptation import AdaptationConfig, adapt, recipe_of
 from cde_rag_training.adapt.material import Material, MaterialConfig, material
 from cde_rag_training.adapt.output_folder import PLAN, REPORT
+from cde_rag_training.clustering.packing import PackingConfig
+from cde_rag_training.config import LossConfig, PhaseConfig, TrainingConfig
+from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.corpus_batches import CorporaConfig
+from cde_rag_training.data.views import ViewConfig
 from cde_rag_training.loop.guard import TrainingError
+from cde_rag_training.presets import PRESETS, preset
+from cde_rag_training.recipe import RecipeError
 
 
 def records(count: int = 160) -> list[Record]:
@@ -117,6 +125,64 @@ def test_it_goes_on_where_it_stopped_and_mixes_nothing_in(
     adapt(given, replace(config, minutes=config.minutes + 1), output)  # more time is the same adaptation
     assert (output / REPORT).is_file()
     assert (output / "work/prepared/tokens.npy").stat().st_mtime_ns == made
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_adapts(given: Material, config: AdaptationConfig, tmp_path: Path, name: str):
+    """Its losses, batches, filter and rates; batches fit the corpus, and model and time are those of the adaptation."""
+    recipe = preset(name)
+    done = adapt(given, replace(config, recipe=recipe), tmp_path / "mine")
+    own = recipe_of(replace(config, recipe=recipe), given, minutes=4.0, name="mine")
+    kept = [phase for phase in recipe.phases if not phase.data]
+    assert [phase.name for phase in own.phases] == [phase.name for phase in kept]
+    for phase, wanted in zip(own.phases, kept, strict=True):
+        assert (phase.loss, phase.filter, phase.rates) == (wanted.loss, wanted.filter, wanted.rates)
+        assert max(phase.corpora.batch_size, phase.packing.batch_size) <= len(given.parts.training) // 3
+        assert phase.schedule.minutes == 4.0 / len(kept)
+    assert own.start.model == config.model
+    assert done.updates >= len(kept)
+    told = json.loads((tmp_path / "mine" / REPORT).read_text())
+    assert told["outcome"] == done.comparison.outcome
+    assert told["config"]["recipe"]["phases"][-1]["name"] == kept[-1].name
+
+
+def test_every_loss_and_sampler_adapts(given: Material, config: AdaptationConfig, tmp_path: Path):
+    context = ContextConfig(documents="batch", smallest=4, largest=8, null_share=0.0)
+    losses = [
+        LossConfig(kind="graded", temperature=0.1, bias=-3.0),
+        LossConfig(kind="improved", dims=(16, 8), layers=(1,)),
+        LossConfig(teacher="surrogate", lexical_share=0.3),
+    ]
+    phases = [
+        PhaseConfig(
+            name=f"phase {number}",
+            batches="corpora" if number % 2 else "packed",
+            corpora=CorporaConfig(
+                context=context, views=ViewConfig(nameless_share=0, sentence_share=0, keywords_share=0)
+            ),
+            packing=PackingConfig(order="random" if number else "tour", batch_size=16),
+            loss=loss,
+            batches_per_update=1 + number,
+        )
+        for number, loss in enumerate(losses)
+    ]
+    recipe = TrainingConfig(phases=tuple(phases))
+    done = adapt(given, replace(config, recipe=recipe), tmp_path / "mine")
+    with (tmp_path / "mine/work/run/log.csv").open() as file:
+        assert {row["phase"] for row in csv.DictReader(file)} == {phase.name for phase in phases}
+    assert done.comparison.outcome in str(done)
+
+
+def test_a_recipe_of_other_data_alone_is_refused(given: Material, config: AdaptationConfig):
+    recipe = TrainingConfig(phases=(PhaseConfig(data="elsewhere"),))
+    with pytest.raises(RecipeError, match="a phase for the corpus, found data of their own in all phases"):
+        recipe_of(replace(config, recipe=recipe), given, minutes=1.0, name="mine")
+
+
+def test_a_recipe_for_a_model_without_a_null_context(given: Material, config: AdaptationConfig):
+    recipe = TrainingConfig(phases=(PhaseConfig(loss=LossConfig(teacher="start")),))
+    (phase,) = recipe_of(replace(config, recipe=recipe), given, minutes=1.0, name="mine", null=False).phases
+    assert (phase.corpora.context.null_share, phase.context_dropout, phase.loss.teacher) == (0.0, 0.0, "none")
 
 
 def test_a_folder_with_other_files_is_refused(given: Material, config: AdaptationConfig, tmp_path: Path):

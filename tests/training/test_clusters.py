@@ -80,6 +80,27 @@ def test_all_points_are_used(monkeypatch):
         np.testing.assert_allclose(centroid, mean / np.linalg.norm(mean), atol=1e-4)
 
 
+@pytest.mark.parametrize(("built", "there"), [(True, 2), (True, 0), (False, 2)])
+def test_gpus_are_used_where_faiss_has_them(monkeypatch, built, there):
+    """A stand-in for a FAISS with GPUs: its k-means is asked for them, and computes on the CPU."""
+    import faiss
+
+    asked = []
+
+    class Recorded(faiss.Kmeans):
+        def __init__(self, *sizes, gpu, **options):
+            super().__init__(*sizes, **options)
+            asked.append(gpu)
+
+    monkeypatch.setattr(faiss, "Kmeans", Recorded)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: there)
+    if built:
+        monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    queries, documents, _ = planted(200, 3)
+    assert len(paired_kmeans(queries, documents, count=3, steps=5, attempts=1, seed=0)) == 200
+    assert asked == [built and there > 0]
+
+
 @pytest.mark.parametrize("config", [PAPER, LAPTOP], ids=["paper", "laptop"])
 def test_planted_groups_stay_apart(config):
     """Queries are unlike their documents here, so that the two orders of a pair lie apart: six groups of rows."""

@@ -69,6 +69,17 @@ def test_otherwise_the_own_model_is_to_be_kept(gain: np.ndarray, reason: str):
     assert reason in found.verdict
 
 
+def test_one_sentence_says_what_a_user_gets():
+    gain = np.where(np.arange(40) < 10, -0.5, 0.25)  # ten queries find nothing any more
+    found = comparison(gain)
+    assert found.found == {"start": 1.0, "adapted": 0.75, "bm25": 1.0}
+    assert found.outcome == (
+        "Of 100 such queries 75 find a right passage among the first ten hits by vectors with the adapted model, 100 "
+        "with cde-mini, 100 by BM25."
+    )
+    assert str(found).splitlines()[-1] == found.to_json()["outcome"] == found.outcome
+
+
 def test_the_table_has_every_system_and_kind():
     lines = str(comparison(np.where(np.arange(40) % 2, 0.5, 0.0))).splitlines()
     assert lines[1].split() == ["all", "keywords", "title"]

@@ -86,8 +86,9 @@ def gradients_of(
         caching=caching,
         mini_batch_size=size,
         seed=[0],
+        depths=loss.layers,
     )
-    figures = gradients.add(batch, update=7, scale=scale)
+    figures = gradients.add(batch, 7, scale=scale)
     if averaged is not None:
         averaged(stages.network.parameters())
     return figures, {name: value.grad for name, value in stages.network.named_parameters()}
@@ -174,6 +175,43 @@ def test_caching_and_mini_batches_change_nothing(prepared, loss, size):
         mixed = (1 - weight) * figures.contrastive + weight * figures.distillation
         assert figures.total == pytest.approx(mixed, rel=1e-5)
         assert figures.distillation > 1e-3
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_2d_matryoshka_is_the_mean_over_depths_and_dims(prepared, caching):
+    """Losses in NumPy, of embeddings that the complete network and its shortened copy make of each text by itself."""
+    batch, loss = batch_of(prepared, siblings=False), replace(LOSS, dims=(16, 8), layers=(1,))
+    stages = tiny_stages()
+    assert (stages.fewest_layers, stages.layers) == (1, 2)
+    mask = Objective(loss, FilterConfig(), prepared, device=torch.device("cpu")).mask(batch).numpy()
+    losses = []
+    for network in (stages.network, stages.shortened(1)):
+        vectors = vectors_of(network.eval(), prepared, batch)
+        for dim in (16, 8):
+            cut = vectors[:, :dim] / np.linalg.norm(vectors[:, :dim], axis=1, keepdims=True)
+            queries, documents = cut[: len(mask)], cut[len(mask) :]
+            scores = np.where(mask, -np.inf, queries @ documents.T / loss.temperature)
+            losses.append(np.mean(np.log(np.exp(scores).sum(axis=1)) - np.diagonal(scores)))
+    figures, found = gradients_of(prepared, batch, loss=loss, caching=caching, stages=stages)
+    assert figures.total == pytest.approx(np.mean(losses), rel=1e-4)
+    assert figures.contrastive == pytest.approx(np.mean(losses[:2]), rel=1e-4)  # of all layers
+    _, whole = gradients_of(prepared, batch, loss=replace(loss, layers=()), caching=caching)
+    upper = [name for name in whole if name.startswith("second_stage.layers.1.")]
+    for name in upper:  # a layer that the shortened network lacks: half of the gradient is left
+        torch.testing.assert_close(found[name], whole[name] / 2, rtol=1e-4, atol=1e-6)
+    assert len(upper) > 5
+
+
+def vectors_of(network, prepared, batch):
+    """Queries, documents and hard negatives, one by one, in float64 afterwards."""
+    with torch.no_grad():
+        context = torch.cat([network.read(*pad([prepared.texts[row]])) for row in batch.context.tolist()])
+        given = network.prepare(context, torch.ones(len(context), dtype=torch.long))
+        texts = [(row, QUERY) for row in batch.queries.tolist()]
+        texts += [(row, DOCUMENT) for row in [*batch.documents.tolist(), *batch.hard_negatives.ravel().tolist()]]
+        stage = network.second_stage
+        found = [stage(network.embeddings, *pad([prepared.texts[row]]), role, given) for row, role in texts]
+    return torch.cat(found).double().numpy()
 
 
 def test_the_start_is_its_own_teacher(prepared):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cde_rag_training.losses.loss import (
     contrastive_loss,
     distillation_loss,
+    graded_loss,
     improved_contrastive_loss,
     matryoshka,
     mixture,
@@ -92,6 +93,53 @@ def test_improved_loss_equals_the_four_sums(count, negatives, seed, temperature)
     loss = improved_contrastive_loss(q, d, mask, temperature)
     assert float(loss) == pytest.approx(expected, rel=1e-4, abs=1e-3)
     assert float(loss) > math.log(2) - 1e-3  # the positive stands in the partition function twice
+
+
+@given(st.integers(1, 6), st.integers(0, 3), st.integers(0, 99), st.sampled_from([-10.0, 0.0]))
+def test_graded_loss_equals_the_cross_entropies(count, more, seed, bias):
+    """Computed in NumPy, pair by pair: the own document at its grade, all others that are not masked at 0."""
+    queries, documents = unit(count, 5, seed), unit(count + more, 5, seed + 1)
+    mask, grades = some_mask(count, count + more, seed), np.random.default_rng(seed).random(count)
+    q, d = (each.numpy().astype(np.float64) for each in (queries, documents))
+    expected = 0.0
+    for i in range(count):
+        for j in range(count + more):
+            probability = 1 / (1 + np.exp(-(q[i] @ d[j] / 0.1 + bias)))
+            target = grades[i] if i == j else 0.0
+            if not mask[i, j]:
+                expected -= (target * np.log(probability) + (1 - target) * np.log1p(-probability)) / count
+    loss = graded_loss(queries, documents, mask, torch.from_numpy(grades).float(), 0.1, bias)
+    assert float(loss) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_a_graded_document_is_drawn_to_its_grade():
+    """A pair alone: the gradient vanishes where the probability is the grade, and points there from both sides."""
+    query, none = torch.tensor([[1.0, 0.0]]), torch.zeros(1, 1, dtype=torch.bool)
+    slopes = []
+    for cosine in (0.1, 0.25, 0.9):
+        document = torch.tensor([[cosine, (1 - cosine**2) ** 0.5]], requires_grad=True)
+        grade = torch.sigmoid(torch.tensor([0.25 / 0.1 - 2.0]))
+        graded_loss(query, document, none, grade, 0.1, -2.0).backward()
+        slopes.append(float(document.grad[0, 0]))
+    assert slopes[0] < -1e-2
+    assert abs(slopes[1]) < 1e-5
+    assert slopes[2] > 1e-2
+
+
+def test_a_large_graded_batch_is_computed_in_parts():
+    queries, documents = unit(600, 8, 0).requires_grad_(), unit(700, 8, 1)
+    mask, grades = some_mask(600, 700, 2), torch.from_numpy(np.random.default_rng(3).random(600)).float()
+    loss = graded_loss(queries, documents, mask, grades, 0.1, -3.0)
+    loss.backward()
+    found = queries.grad.clone()
+    queries.grad = None
+    scores = queries @ documents.T / 0.1 - 3
+    targets = torch.zeros(600, 700)
+    targets[:, :600] = torch.diag(grades)
+    whole = (F.binary_cross_entropy_with_logits(scores, targets, reduction="none") * ~mask).sum() / 600
+    whole.backward()
+    torch.testing.assert_close(loss, whole)
+    torch.testing.assert_close(found, queries.grad)
 
 
 def test_matryoshka_is_the_mean_over_cut_embeddings():

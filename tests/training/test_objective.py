@@ -15,11 +15,30 @@ from cde_rag_training.corpora.batch import Batch, hard_negatives_of
 from cde_rag_training.corpora.filtering import FilterConfig
 from cde_rag_training.data.lexical import LexicalPairs, lexical_pairs
 from cde_rag_training.data.transformations import PLAIN
-from cde_rag_training.losses.loss import contrastive_loss, distillation_loss, improved_contrastive_loss, mixture
+from cde_rag_training.losses.loss import (
+    contrastive_loss,
+    distillation_loss,
+    graded_loss,
+    improved_contrastive_loss,
+    mixture,
+)
 from cde_rag_training.losses.objective import Objective
 
 CPU = torch.device("cpu")
 NONE = FilterConfig(rule="none")
+
+
+def test_grades_are_those_of_the_batch(prepared):
+    grades = np.linspace(0, 1, len(prepared)).astype(np.float32)
+    graded = replace(prepared, grades=grades)
+    batch, config = batch_of(prepared, [4, 2, 0]), LossConfig(kind="graded", temperature=0.1, bias=-2.0)
+    vectors = F.normalize(torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    found = Objective(config, NONE, graded, device=CPU).of(batch, slice(0, 3))(vectors)
+    mask = Objective(config, NONE, graded, device=CPU).mask(batch)
+    wanted = torch.from_numpy(grades[[4, 2, 0]])
+    torch.testing.assert_close(found, graded_loss(vectors[:3], vectors[3:], mask, wanted, 0.1, -2.0))
+    without = Objective(config, NONE, prepared, device=CPU).of(batch, slice(0, 3))(vectors)
+    torch.testing.assert_close(without, graded_loss(vectors[:3], vectors[3:], mask, torch.ones(3), 0.1, -2.0))
 
 
 @pytest.fixture

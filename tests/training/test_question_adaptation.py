@@ -81,6 +81,7 @@ def test_a_better_model_is_the_folder(
     assert "Questions: 44 for training, 12 for development, 24 for test; no page answers in two parts" in done.stderr
     assert "The adapted model is better on queries that it has not seen: +40.0 points" in done.stdout
     assert "hybrid, adapted" in done.stdout
+    assert "; in hybrid search, which is the default, 100 and 100." in done.stdout
     assert CDEModel.from_pretrained(tmp_path / "mine").identity.name == "mine"
     assert asked == [("share-0.5", 12), ("share-0.75", 12), ("share-1", 12), ("tiny", 24), ("share-0.5", 24)]
     told = json.loads((tmp_path / "mine/report.json").read_text())

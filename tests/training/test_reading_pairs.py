@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cde_rag import CDEError
+from cde_rag_training.data.hub_sets import HubSet
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.data.reading import Columns, PairReader, read_sources
 
@@ -73,6 +74,44 @@ def test_data_sets_and_their_streams(stream):
     assert list(reader) == list(reader) == PAIRS
     with pytest.raises(CDEError, match=r"row 1: expected a mapping, found a string; of several splits give one"):
         list(PairReader(iter(datasets.DatasetDict(train=data))))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_data_set_by_name(tmp_path, monkeypatch, stream):
+    """`datasets` reads a folder as it reads the hub; nothing is asked of a network."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "birds").mkdir()
+    write(tmp_path / "birds" / "train.jsonl", ROWS)
+    write(tmp_path / "birds" / "test.jsonl", ROWS[::-1])
+    reader = PairReader(f"hub:{tmp_path / 'birds'}", stream=stream)
+    assert list(reader) == list(reader) == PAIRS
+    assert list(PairReader(f"hub:{tmp_path / 'birds'}#/test", stream=stream)) == PAIRS[::-1]
+    assert list(PairReader(f"hub:{tmp_path / 'birds'}", stream=stream, rows=1)) == PAIRS[:1]
+    with pytest.raises(CDEError, match=r"birds: expected the split 'dev' of a data set, found: .*dev"):
+        list(PairReader(f"hub:{tmp_path / 'birds'}#/dev", stream=stream))
+    with pytest.raises(CDEError, match=r"none: expected the split 'train' of a data set"):
+        list(PairReader(f"hub:{tmp_path / 'none'}", stream=stream))
+
+
+def test_names_of_data_sets():
+    assert HubSet.parse("hub:a/b@v1") == HubSet("a/b", revision="v1")
+    assert HubSet.parse("hub:a/b#pairs", stream=True) == HubSet("a/b", config="pairs", stream=True)
+    assert HubSet.parse("hub:a/b#pairs/dev[:10%]").split == "dev[:10%]"
+    for wrong in ("hub:", "hub:#pairs", "hub:a/b@"):
+        with pytest.raises(CDEError, match="Expected a data set as hub:OWNER/NAME"):
+            HubSet.parse(wrong)
+
+
+@pytest.mark.parametrize(("grade", "found"), [(0.25, 0.25), (1, 1.0), ("0.5", 0.5), (None, 1.0), ("", 1.0)])
+def test_grades(grade, found):
+    assert next(iter(PairReader([{**ROWS[0], "grade": grade}], source="birds"))).grade == found
+
+
+@pytest.mark.parametrize("grade", [True, "much", -0.1, 1.5, float("nan"), [1]])
+def test_what_is_no_grade(grade):
+    with pytest.raises(CDEError, match=r"row 1: expected a number in 0 … 1 in 'grade'"):
+        list(PairReader([{**ROWS[0], "grade": grade}], source="birds"))
 
 
 def test_columns_have_other_names(tmp_path):

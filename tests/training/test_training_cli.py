@@ -140,6 +140,32 @@ def test_the_other_presets_are_the_papers_too():
     assert (strong.corpora.hard_negatives, strong.rates.encoder) == (15, weak.rates.encoder / 10)
 
 
+@pytest.mark.parametrize("stream", [[], ["--stream"]])
+def test_pairs_of_a_data_set_by_name(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: list[str]
+):
+    """A folder stands in for the hub; its columns have other names, and hard negatives two."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "faq").mkdir()
+    rows = [{"anchor": each.query, "answer": each.document, "no": "river", "never": "loan"} for each in stub_pairs()]
+    (tmp_path / "faq" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = "query=anchor,document=answer,hard_negatives=no,hard_negatives=never"
+    given = (f"hub:{tmp_path / 'faq'}", "--columns", columns, "--rows", 40, *stream)
+    options = ("--start", model, "--surrogate", "tfidf", "--max-length", 32, "--keep-duplicates", "--json")
+    told = json.loads(run("prepare", *given, "--output", tmp_path / "prepared", *options).stdout)
+    assert (told["pairs"], told["sources"]) == (40, 1)
+    prepared = Prepared.load(tmp_path / "prepared")
+    assert prepared.source_names == ("faq",)
+    assert prepared.hard_negatives.shape == (40, 2)
+    run("mine", *given, "--output", tmp_path / "mined.jsonl", "--first", 1)
+    mined = [json.loads(line) for line in (tmp_path / "mined.jsonl").read_text().splitlines()]
+    assert [row["query"] for row in mined] == [row["anchor"] for row in rows[:40]]
+    for wrong in ("query=a,query=b", "title", "answer=b"):
+        told = run("prepare", "p.jsonl", "--columns", wrong, "--output", tmp_path / "b", code=2).stderr
+        assert "--columns" in told
+
+
 def test_from_pairs_to_a_model(run: Run, pairs: Path, model: Path, recipe: Path, tmp_path: Path):
     folder, packed, output = tmp_path / "prepared", tmp_path / "p.zip", tmp_path / "run"
     options = ("--start", model, "--surrogate", "tfidf", "--max-length", 32, "--keep-duplicates", "--pack", packed)

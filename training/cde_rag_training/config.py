@@ -79,9 +79,13 @@ class RatesConfig:
 class LossConfig:
     """Configuration of the training loss."""
 
-    kind: Literal["contrastive", "improved"] = "contrastive"  # paper eq. 4, or GTE eq. 5–6
-    temperature: float = 0.02  # τ, divides scores; paper §5
+    kind: Literal["contrastive", "improved", "graded"] = "contrastive"  # paper eq. 4, GTE eq. 5–6, or BiXSE by grades
+    temperature: float = 0.02  # τ, divides scores; paper §5.   graded: take 0.1
+    bias: float = -10.0  # of graded alone, added to the divided scores   SigLIP §3.2
     dims: tuple[int, ...] = ()  # of Matryoshka embeddings, the whole included; empty: the whole only
+    layers: tuple[int, ...] = ()  # of 2-D Matryoshka embeddings: each batch is embedded by all layers of the second
+    # stage, and by the lowest of one of these numbers, in up to twice the time; the mean of both losses counts.
+    # A model of each number is written too.   empty: all layers only
     teacher: Literal["none", "start", "surrogate"] = "none"  # whose scores are kept to: start model under null context
     teacher_sources: tuple[str, ...] = ()  # sources whose batches have the teacher; empty: all
     teacher_weight: float = 0.5  # share of the distillation in the loss
@@ -91,6 +95,8 @@ class LossConfig:
     def __post_init__(self) -> None:
         if min(self.temperature, self.teacher_temperature) <= 0:
             raise ValueError(f"Expected temperatures above 0, found {self}.")
+        if len(set(self.layers)) < len(self.layers) or min(self.layers, default=1) < 1:
+            raise ValueError(f"Expected different layers of at least 1, found {list(self.layers)}.")
         if not (0 <= self.teacher_weight <= 1 and 0 <= self.lexical_share <= 1):
             raise ValueError(f"Expected teacher_weight and lexical_share in 0 … 1, found {self}.")
 
@@ -119,6 +125,8 @@ class PhaseConfig:
     packing: PackingConfig = field(default_factory=PackingConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    batches_per_update: int = 1  # whose losses' mean is the update's; negatives and context stay those of each batch.
+    # Several processes share a batch, or have some of these each: as many as processes is the paper's code, 8 x 512
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)
     sources: tuple[SourceConfig, ...] = ()  # task prefixes by source
@@ -129,11 +137,19 @@ class PhaseConfig:
         0.0  # decay of the weights' moving average, which the phase ends with; 0: it ends with the last ones
     )
 
+    @property
+    def is_lexical(self) -> bool:
+        """True if the phase needs BM25 scores."""
+        taught = self.loss.teacher != "none" and self.loss.lexical_share > 0
+        return self.filter.rule == "agreement" or taught
+
     def __post_init__(self) -> None:
         if not (0 <= self.context_dropout < 1 and 0 <= self.average < 1):
             raise ValueError(
                 f"Expected context_dropout and average in 0 … 1, found {self.context_dropout} and {self.average}."
             )
+        if self.batches_per_update < 1:
+            raise ValueError(f"Expected batches_per_update of at least 1, found {self.batches_per_update}.")
         names = [each.name for each in self.sources]
         if len(set(names)) < len(names) or "" in names:
             raise ValueError(f"Expected sources of different names, found {names}. Name each one.")
@@ -240,6 +256,8 @@ class MachineConfig:
     )
     mini_batch_size: int = 64  # texts per forward pass; lower when memory runs out
     gradient_caching: bool = True  # memory of one mini-batch; without it, that of the batch, and a quarter less time
+    layer_checkpoints: bool = False  # of a mini-batch keep the layers' inputs alone, and compute the rest again: a
+    # third more time, for long texts and deep models
     save_every: int = 50  # updates between checkpoints; slow updates are kept every two minutes
     tensorboard: bool = False  # logs for TensorBoard too; needs the extra `tensorboard`
 
@@ -261,6 +279,11 @@ class TrainingConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)
+
+    @property
+    def is_lexical(self) -> bool:
+        """True if a phase needs BM25 scores."""
+        return any(phase.is_lexical for phase in self.phases)
 
     def __post_init__(self) -> None:
         if not self.phases:

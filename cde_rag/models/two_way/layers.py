@@ -75,20 +75,37 @@ class Layers:
         Returns:
             The tokens' states, and their own keys and values.
         """
-        batch, sequence = there.shape
-        first = sequence - x.shape[1]
-        places = torch.arange(sequence, device=x.device)
         own: list[tuple[Tensor, Tensor]] = []
         for number, layer in enumerate(self.blocks):
-            query, key, value = self._project(layer, x, places[first:])
+            x, key, value = self.step(number, layer, x, there, kept)
             own.append((key, value))
-            if kept is not None:
-                key = torch.cat([kept.keys[number].expand(batch, -1, -1, -1), key], dim=2)
-                value = torch.cat([kept.values[number].expand(batch, -1, -1, -1), value], dim=2)
-            seen = there[:, None, None, :] & self._near(number, places[first:], places)
-            x = self._finish(layer, x, merge_heads(F.scaled_dot_product_attention(query, key, value, attn_mask=seen)))
         keys, values = (torch.stack(each) for each in zip(*own, strict=True))
         return self._last(x), PreparedKeys(keys, values)
+
+    def step(
+        self,
+        number: int,
+        layer: Any,
+        x: Float[Tensor, "batch tokens dim"],
+        there: Bool[Tensor, "batch sequence"],
+        kept: PreparedKeys | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Apply one layer; arguments as in `run`.
+
+        Returns:
+            The tokens' states, and their own keys and values.
+        """
+        batch, sequence = there.shape
+        places = torch.arange(sequence, device=x.device)
+        last = places[sequence - x.shape[1] :]
+        query, key, value = self._project(layer, x, last)
+        keys, values = key, value
+        if kept is not None:
+            keys = torch.cat([kept.keys[number].expand(batch, -1, -1, -1), key], dim=2)
+            values = torch.cat([kept.values[number].expand(batch, -1, -1, -1), value], dim=2)
+        seen = there[:, None, None, :] & self._near(number, last, places)
+        answer = merge_heads(F.scaled_dot_product_attention(query, keys, values, attn_mask=seen))
+        return self._finish(layer, x, answer), key, value
 
     def _project(
         self, layer: Any, x: Float[Tensor, "batch tokens dim"], places: Int[Tensor, "tokens"]

@@ -20,6 +20,7 @@ from cde_rag_training.adapt.before_after import BeforeAfter, Scores, bm25_scores
 from cde_rag_training.adapt.corpus_pairs import to_pairs
 from cde_rag_training.adapt.material import Material
 from cde_rag_training.adapt.output_folder import REJECTED, REPORT, claimed
+from cde_rag_training.adapt.own_recipe import own_recipe, settings_of
 from cde_rag_training.clustering.surrogate import minilm
 from cde_rag_training.config import (
     DistillationConfig,
@@ -71,6 +72,7 @@ class AdaptationConfig:
     gate_rate: float = 1e-3
     shares: tuple[float, ...] = (0.3, 0.6, 1.0)  # of the training, that the development part chooses from
     mini_batch_size: int = 32  # texts per forward pass
+    recipe: TrainingConfig | None = None  # whose losses, batches, filters and rates count in place of the above
     seed: int = 0
 
 
@@ -201,7 +203,7 @@ def recipe_of(
         rates=RatesConfig(encoder=config.encoder_rate, context=config.context_rate, gates=config.gate_rate),
         context_dropout=0.005 if null else 0.0,
     )
-    return TrainingConfig(
+    recipe = TrainingConfig(
         seed=config.seed,
         start=StartConfig(model=config.model, name=name),
         phases=(phase,),
@@ -209,13 +211,13 @@ def recipe_of(
         guard=GuardConfig(action="none"),
         machine=MachineConfig(mini_batch_size=config.mini_batch_size, gradient_caching=False, save_every=20),
     )
+    return own_recipe(recipe, config.recipe, largest=third, null=null)
 
 
 def _plan(material: Material, config: AdaptationConfig) -> dict[str, Any]:
     """Return the identity of an adaptation: the corpus, and the config without its time."""
     asked = [[one.query, one.shown] for one in (*material.parts.training, *material.parts.test)]
-    settings = {name: value for name, value in asdict(config).items() if name != "minutes"}
-    return {"config": settings, "corpus": digest(canonical_json({"asked": asked})).hex()}
+    return {"config": settings_of(asdict(config)), "corpus": digest(canonical_json({"asked": asked})).hex()}
 
 
 def _scores_before(config: AdaptationConfig, material: Material) -> tuple[dict[str, Scores], float]:
@@ -230,7 +232,12 @@ def _scores_before(config: AdaptationConfig, material: Material) -> tuple[dict[s
 
 
 def _prepared(config: AdaptationConfig, material: Material, tokenizer: TextTokenizer, work: Path) -> Prepared:
-    settings = PrepareConfig(max_length=config.max_length, surrogate=f"minilm-{SURROGATE_TOKENS}", seed=config.seed)
+    settings = PrepareConfig(
+        max_length=config.max_length,
+        surrogate=f"minilm-{SURROGATE_TOKENS}",
+        lexical=config.recipe is not None and config.recipe.is_lexical,
+        seed=config.seed,
+    )
     surrogate = minilm(max_length=SURROGATE_TOKENS)
     return prepare(to_pairs(material.parts.training), tokenizer, work / "prepared", settings, surrogate=surrogate)
 

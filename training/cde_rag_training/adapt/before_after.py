@@ -104,6 +104,7 @@ class BeforeAfter:
         by_kind: The same for the queries of each kind.
         shares: Share of the training → NDCG@10 on the development part, which the share was chosen by.
         share: The one chosen.
+        found: `start`, `adapted` and so on → share of the queries with a right document among the first ten hits.
         difference: Adapted minus start, by vectors, with the interval over queries drawn again.
         hybrid: The same in hybrid search; None if that was not compared.
     """
@@ -115,6 +116,7 @@ class BeforeAfter:
     by_kind: Mapping[str, Mapping[str, float]]
     shares: Mapping[float, float]
     share: float
+    found: Mapping[str, float]
     difference: Difference
     hybrid: Difference | None = None
 
@@ -135,10 +137,24 @@ class BeforeAfter:
             reason = f"hybrid search finds less, {100 * self.hybrid.mean:+.1f} points"
         return f"Keep your model ({self.start}): {reason} ({found})."
 
+    @property
+    def outcome(self) -> str:
+        """One sentence: hits that a user gets with the adapted model and with the start."""
+        new, old, words = (round(100 * self.found[name]) for name in ("adapted", "start", "bm25"))
+        told = (
+            f"Of 100 such queries {new} find a right passage among the first ten hits by vectors with the adapted "
+            f"model, {old} with {self.start}, {words} by BM25"
+        )
+        if self.hybrid is None:
+            return f"{told}."
+        new, old = (round(100 * self.found[f"{name} hybrid"]) for name in ("adapted", "start"))
+        return f"{told}; in hybrid search, which is the default, {new} and {old}."
+
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object."""
         shares = {f"{share:g}": found for share, found in self.shares.items()}
-        return asdict(self) | {"shares": shares, "better": self.better, "verdict": self.verdict}
+        told = {"better": self.better, "verdict": self.verdict, "outcome": self.outcome}
+        return asdict(self) | {"shares": shares, **told}
 
     def __str__(self) -> str:
         kinds = list(self.queries) if len(self.queries) > 1 else []
@@ -154,7 +170,7 @@ class BeforeAfter:
         for system, name in names.items():
             cells = "".join(f"  {100 * self.by_kind[kind][system]:8.1f}" for kind in kinds)
             lines.append(f"{name:{width}}  {100 * self.ndcg[system]:6.1f}{cells}")
-        return "\n".join([*lines, self.verdict])
+        return "\n".join([*lines, self.verdict, self.outcome])
 
 
 def compared(
@@ -193,6 +209,7 @@ def compared(
         },
         shares=shares,
         share=share,
+        found={system: float((each > 0).mean()) for system, each in scores.items()},  # NDCG@10 of 0: none of the ten
         difference=difference("adapted", "start"),
         hybrid=difference("adapted hybrid", "start hybrid") if "start hybrid" in scores else None,
     )

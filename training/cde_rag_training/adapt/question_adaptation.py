@@ -19,6 +19,7 @@ from cde_rag.models import CDEModel
 from cde_rag_training.adapt.adaptation import Adaptation, install, silent, updates_of
 from cde_rag_training.adapt.before_after import SearchScores, bm25_scores, compared, search_scores
 from cde_rag_training.adapt.output_folder import REPORT, claimed
+from cde_rag_training.adapt.own_recipe import own_recipe, settings_of
 from cde_rag_training.adapt.question_material import FEWEST, QuestionMaterial, apart
 from cde_rag_training.clustering.surrogate import Surrogate, cached, minilm
 from cde_rag_training.config import (
@@ -69,6 +70,7 @@ class QuestionAdaptationConfig:
     context_rate: float = 4e-5
     shares: tuple[float, ...] = (0.5, 0.75, 1.0)  # of the way from the start, that the development part chooses from
     mini_batch_size: int = 32  # texts per forward pass
+    recipe: TrainingConfig | None = None  # whose losses, batches, filters and rates count in place of the above
     seed: int = 0
 
 
@@ -156,8 +158,11 @@ def adaptation_plan(
         texts: All texts of the corpus.
         questions: Where the questions come from, as JSON.
     """
-    settings = {name: value for name, value in asdict(config).items() if name != "minutes"}
-    return {"config": settings, "corpus": digest(canonical_json({"texts": list(texts)})).hex(), "questions": questions}
+    return {
+        "config": settings_of(asdict(config)),
+        "corpus": digest(canonical_json({"texts": list(texts)})).hex(),
+        "questions": questions,
+    }
 
 
 def recipe_of(config: QuestionAdaptationConfig, sizes: Mapping[str, int], *, name: str, null: bool) -> TrainingConfig:
@@ -198,7 +203,7 @@ def recipe_of(config: QuestionAdaptationConfig, sizes: Mapping[str, int], *, nam
         context_dropout=0.005 if null else 0.0,
         average=0.9,  # over about ten updates: there are some dozens
     )
-    return TrainingConfig(
+    recipe = TrainingConfig(
         seed=config.seed,
         start=StartConfig(model=config.model, name=name),
         phases=(phase,),
@@ -206,6 +211,7 @@ def recipe_of(config: QuestionAdaptationConfig, sizes: Mapping[str, int], *, nam
         guard=GuardConfig(action="none"),
         machine=MachineConfig(mini_batch_size=config.mini_batch_size, gradient_caching=False, save_every=20),
     )
+    return own_recipe(recipe, config.recipe, largest=fewest // 2, null=null)
 
 
 def _prepared(
@@ -233,7 +239,8 @@ def _prepared(
     pairs = training_pairs(material, rehearsed, config, surrogate=surrogate)
     say(f"Preparing {len(pairs):,} pairs: tokens, vectors, clusters")
     max_length = min(config.max_length, start.network.config.max_length)
-    settings = PrepareConfig(max_length=max_length, surrogate=name, seed=config.seed)
+    lexical = config.recipe is not None and config.recipe.is_lexical
+    settings = PrepareConfig(max_length=max_length, surrogate=name, lexical=lexical, seed=config.seed)
     shown = {QUESTIONS: [each.text for each in material.training.passages], TITLED: material.training.texts}
     passages = [
         CorpusPassage(text.strip(), source, source, passage.page)

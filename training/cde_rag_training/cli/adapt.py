@@ -14,7 +14,7 @@ import typer
 
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line, print_json, printable
 from cde_rag.cli.serve import LLM_KEY_VARIABLE
-from cde_rag_training.cli.recipes import tell_skipped
+from cde_rag_training.cli.recipes import ConfigOption, PresetOption, chosen_recipe, tell_skipped
 
 if TYPE_CHECKING:
     from cde_rag.evaluation.own_questions import OwnCorpus, OwnQuestions
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cde_rag_training.adapt.corpus_pairs import PairReport
     from cde_rag_training.adapt.question_adaptation import QuestionAdaptationConfig
     from cde_rag_training.adapt.question_material import QuestionMaterial
+    from cde_rag_training.config import TrainingConfig
     from cde_rag_training.questions.question_writing import WritingConfig
 
 NOT_BETTER = 3  # exit code: done, and the model that was there is to be kept
@@ -86,6 +87,8 @@ def adapt(
             "answer]",
         ),
     ] = None,
+    config: ConfigOption = None,
+    preset: PresetOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the training data, or the requests to the language model, and stop.")
@@ -101,6 +104,8 @@ def adapt(
 
     Without questions, training queries are generated from the documents: titles, headings, first sentences and
     keywords. They differ from your users' questions.
+
+    A recipe (--config, --preset) changes losses, batches, filters and rates; model, data and time stay as here.
 
     The adapted model is compared with the start model and BM25. Exit code 0: surely better, and FOLDER is the model.
     3: not better, keep the start model; the adapted one is in FOLDER/not-better. No collection is changed. To resume an
@@ -121,6 +126,7 @@ def adapt(
     questions = questions or queries
     if questions is not None and llm is not None:
         raise typer.BadParameter("give --questions or --llm, not both", param_hint="--llm")
+    recipe = None if config is None and preset is None else chosen_recipe(config, preset)
     if llm_model is not None and llm is None:
         raise typer.BadParameter("it names a model of an address: give --llm, too", param_hint="--llm-model")
     csv.field_size_limit(sys.maxsize)
@@ -136,6 +142,7 @@ def adapt(
                 model=model,
                 minutes=MINUTES if minutes is None else minutes,
                 records=max_records or RECORDS,
+                recipe=recipe,
                 seed=seed,
                 dry_run=dry_run,
                 progress=shown,
@@ -145,12 +152,12 @@ def adapt(
             from cde_rag_training.adapt.question_adaptation import QuestionAdaptationConfig
             from cde_rag_training.questions.question_writing import WritingConfig
 
-            config = QuestionAdaptationConfig(model=model, minutes=minutes or 0.0, seed=seed)
-            config = config if max_records is None else replace(config, passages=max_records)
+            settings = QuestionAdaptationConfig(model=model, minutes=minutes or 0.0, recipe=recipe, seed=seed)
+            settings = settings if max_records is None else replace(settings, passages=max_records)
             done = _by_questions(
                 reader,
                 questions or _Writer(str(llm), llm_model, WritingConfig(questions=llm_questions, seed=seed)),
-                config,
+                settings,
                 output,
                 name=", ".join(sources),
                 dry_run=dry_run,
@@ -198,6 +205,7 @@ def _by_documents(
     model: str,
     minutes: float,
     records: int,
+    recipe: "TrainingConfig | None",
     seed: int,
     dry_run: bool,
     progress: bool,
@@ -216,7 +224,7 @@ def _by_documents(
     from cde_rag_training.adapt.adaptation import AdaptationConfig
     from cde_rag_training.adapt.adaptation import adapt as run
 
-    config = AdaptationConfig(model=model, minutes=minutes, seed=seed)
+    config = AdaptationConfig(model=model, minutes=minutes, recipe=recipe, seed=seed)
     return run(found, config, output, progress=progress, say=_say)
 
 

@@ -11,11 +11,19 @@ import typer
 
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json
 from cde_rag_training.cli.prepare import SURROGATE, surrogate_of
-from cde_rag_training.cli.recipes import settings_told, tell_skipped
+from cde_rag_training.cli.recipes import (
+    ColumnsOption,
+    PairsArgument,
+    RowsOption,
+    StreamOption,
+    columns_of,
+    settings_told,
+    tell_skipped,
+)
 
 
 def mine(
-    files: Annotated[list[Path], typer.Argument(metavar="PAIRS", help="JSONL, CSV, TSV (also .gz) or Parquet.")],
+    files: PairsArgument,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="JSONL file of the pairs, to prepare.")],
     by: Annotated[str, typer.Option(help=f"Ranking: bm25; {SURROGATE}")] = "bm25",
     first: Annotated[int, typer.Option(min=1, help="First rank of the window; 1 is the best wrong one.")] = 10,
@@ -28,6 +36,9 @@ def mine(
     source: Annotated[
         str | None, typer.Option(metavar="NAME", help="Source of rows without one. [default: the file's name]")
     ] = None,
+    columns: ColumnsOption = None,
+    rows: RowsOption = None,
+    stream: StreamOption = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unusable rows.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the draws.")] = 0,
     progress: ProgressOption = None,
@@ -53,7 +64,7 @@ def mine(
         raise typer.BadParameter(f"{output} would hold JSONL; end its name in .jsonl", param_hint="--output")
     output.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     csv.field_size_limit(sys.maxsize)
-    reader = PairReader(*files, source=source, skip_bad=skip_bad)
+    reader = PairReader(*files, columns=columns_of(columns), source=source, skip_bad=skip_bad, rows=rows, stream=stream)
     with settings_told():
         draw = "best" if best else "random"
         config = mining.MiningConfig(first=first, last=last, count=count, margin=margin, draw=draw, seed=seed)
@@ -63,8 +74,8 @@ def mine(
     if by != "bm25":
         scores = mining.surrogate_scores(surrogate_of(by, pairs, 256)[1])
     found = mining.mine(pairs, scores, config, progress=sys.stderr.isatty() if progress is None else progress)
-    rows = ({name: value for name, value in asdict(pair).items() if value is not None} for pair in found.pairs)
-    write_durably(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    written = ({name: value for name, value in asdict(pair).items() if value is not None} for pair in found.pairs)
+    write_durably(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in written).encode())
     if as_json:
         print_json({"file": str(output.resolve()), "found": found.found, "without": found.without})
         return

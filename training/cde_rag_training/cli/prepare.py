@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line, print_json, printable
-from cde_rag_training.cli.recipes import tell_skipped
+from cde_rag_training.cli.recipes import (
+    ColumnsOption,
+    PairsArgument,
+    RowsOption,
+    StreamOption,
+    columns_of,
+    tell_skipped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +35,7 @@ WIDTH = 60  # characters of an example's text
 
 
 def prepare(
-    files: Annotated[list[Path], typer.Argument(metavar="PAIRS", help="JSONL, CSV, TSV (also .gz) or Parquet.")],
+    files: PairsArgument,
     output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Folder for the prepared pairs.")],
     start: Annotated[
         str, typer.Option(metavar="MODEL", help="Model whose tokenizer is used: start.model of the recipe.")
@@ -48,6 +55,9 @@ def prepare(
     keep_duplicates: Annotated[
         bool, typer.Option("--keep-duplicates", help="Keep near-duplicates among the pairs.")
     ] = False,
+    columns: ColumnsOption = None,
+    rows: RowsOption = None,
+    stream: StreamOption = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unusable rows.")] = False,
     lexical: Annotated[
         bool, typer.Option("--lexical", help='Also compute BM25 weights, for the filter rule "agreement".')
@@ -79,6 +89,8 @@ def prepare(
       cde-rag-train prepare pairs.jsonl --output prepared
       cde-rag-train prepare faq.csv docs.parquet --output prepared \\
         --against scifact/ --pack prepared.zip
+      cde-rag-train prepare hub:sentence-transformers/natural-questions \\
+        --columns document=answer --rows 50000 --stream --output prepared
     """
     from cde_rag_training.clustering.clusters import LAPTOP, PAPER
     from cde_rag_training.clustering.surrogate import cached
@@ -92,7 +104,7 @@ def prepare(
         raise typer.BadParameter("pairs in --against are not kept; leave one of them out", param_hint="--against")
     csv.field_size_limit(sys.maxsize)
     shown = sys.stderr.isatty() if progress is None else progress
-    reader = PairReader(*files, source=source, skip_bad=skip_bad)
+    reader = PairReader(*files, columns=columns_of(columns), source=source, skip_bad=skip_bad, rows=rows, stream=stream)
     try:
         tokenizer = start_tokenizer(start)
         pairs = _read(reader)

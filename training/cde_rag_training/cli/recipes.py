@@ -2,8 +2,9 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from cde_rag.errors import CDEError
 
 if TYPE_CHECKING:
     from cde_rag_training.config import TrainingConfig
+    from cde_rag_training.data.reading import Columns
 
 NAMES = ("paper-small", "paper-large", "gte", "cde-mini", "laptop")
 PreparedArgument = Annotated[Path, typer.Argument(metavar="PREPARED", help="Prepared pairs: a folder, or one file.")]
@@ -21,6 +23,48 @@ ConfigOption = Annotated[
 PresetOption = Annotated[
     str | None, typer.Option("--preset", metavar="NAME", help=f"A bundled recipe: {', '.join(NAMES)}.")
 ]
+
+PairsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PAIRS",
+        help="JSONL, CSV, TSV (also .gz) or Parquet; or a data set of the Hugging Face hub, as "
+        "hub:OWNER/NAME@REVISION#CONFIG/SPLIT.",
+    ),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="NAMES",
+        help="Other names of columns, as query=anchor,document=positive. hard_negatives may be repeated.",
+    ),
+]
+RowsOption = Annotated[
+    int | None, typer.Option("--rows", min=1, help="Rows to read of each file or data set. [default: all]")
+]
+StreamOption = Annotated[
+    bool, typer.Option("--stream", help="Stream data sets of the hub, without a copy on this disk.")
+]
+
+
+def columns_of(text: str | None) -> "Columns":
+    """Parse --columns."""
+    from cde_rag_training.data.reading import Columns
+
+    named: dict[str, list[str]] = {}
+    known = [field.name for field in fields(Columns)]
+    for part in text.split(",") if text else []:
+        role, _, name = part.partition("=")
+        if role not in known or not name or (role in named and role != "hard_negatives"):
+            raise typer.BadParameter(
+                f"expected {', '.join(known)}, each once with =COLUMN, found {part!r:.80}", param_hint="--columns"
+            )
+        named.setdefault(role, []).append(name)
+    given: dict[str, Any] = {
+        role: tuple(names) if role == "hard_negatives" else names[0] for role, names in named.items()
+    }
+    return Columns(**given)
 
 
 def chosen_recipe(config: Path | None, preset: str | None) -> "TrainingConfig":

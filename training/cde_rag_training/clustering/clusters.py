@@ -38,7 +38,8 @@ def paired_kmeans(
 ) -> Int64[np.ndarray, " pairs"]:
     """Cluster pairs by asymmetric spherical k-means.
 
-    A pair is near to another whose document or query is near to its query.
+    A pair is near to another whose document or query is near to its query. It runs on all GPUs where FAISS is built for
+    them (the last bits of centroids differ from a CPU's), else on the CPU.
 
     Args:
         queries: Surrogate embeddings, unit norm.
@@ -65,6 +66,7 @@ def paired_kmeans(
         spherical=True,
         min_points_per_centroid=1,
         max_points_per_centroid=ALL_POINTS,
+        gpu=hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0,
     )
     kmeans.train(np.concatenate([forward, backward]))
     _, nearest = kmeans.index.search(forward, 1)

@@ -1,6 +1,7 @@
 """The paper's batches: packed clusters, each pair once an epoch, the batch's own documents as its context."""
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 from jaxtyping import Int64
@@ -11,6 +12,8 @@ from cde_rag_training.corpora.batch_contexts import ContextConfig, Contexts
 from cde_rag_training.corpora.groups import Groups
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.data.transformations import PLAIN
+
+PASSED_OVER = 64  # batches of other processes, or looked at already: fewer are cheaper than to begin again
 
 
 class PackedBatches:
@@ -73,10 +76,10 @@ class PackedBatches:
         )
 
     def _pairs(self, update: int) -> Int64[np.ndarray, " batch"]:
-        """Return the pairs of one update; consecutive updates continue the packing instead of starting anew."""
+        """Return the pairs of one update; near ones continue the packing instead of starting anew."""
         number, batches = self._following
-        if number != update:
-            batches = self._packing.batches(update)
-        pairs = next(batches)
+        if not number <= update <= number + PASSED_OVER:
+            number, batches = update, self._packing.batches(update)
+        pairs = next(islice(batches, update - number, None))
         self._following = update + 1, batches
         return pairs

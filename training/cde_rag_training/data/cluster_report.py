@@ -9,7 +9,7 @@ import numpy as np
 from cde_rag_training.clustering.clusters import ClusterConfig, cluster_pairs
 from cde_rag_training.clustering.packing import difficulty
 from cde_rag_training.data.array_folder import PreparedError, manifest_of, open_array
-from cde_rag_training.data.layout import LAYOUT, LEXICAL, PASSAGES
+from cde_rag_training.data.layout import ALL
 from cde_rag_training.data.prepared import Facts, Prepared
 
 
@@ -100,11 +100,7 @@ def recluster(prepared: Prepared, levels: Sequence[ClusterConfig], output: Path)
     if output.resolve() == prepared.folder.resolve():
         raise PreparedError(f"{output}: expected another folder for other clusters, found the data's own. Name one.")
     stored = manifest_of(prepared.folder).files
-    arrays = {
-        name: open_array(prepared.folder / f"{name}.npy")
-        for name in LAYOUT | LEXICAL | PASSAGES
-        if f"{name}.npy" in stored
-    }
+    arrays = {name: open_array(prepared.folder / f"{name}.npy") for name in ALL if f"{name}.npy" in stored}
     pairs = np.arange(len(prepared))
     queries, documents = prepared.query_vectors_of(pairs), prepared.document_vectors_of(pairs)
     names = [prepared.source_names[source] for source in prepared.sources]

@@ -63,7 +63,16 @@ LEXICAL_NEGATIVES = {
     "lexical_negative_weights": Layout(("float32",), ("negative_words",)),
 }
 PREFIXES = {"prefixes": Layout(("int64",), ("pairs", "2"))}  # text rows of task prefixes: query, document
-GROUPS = (LEXICAL, PASSAGES, FILTER, NEGATIVES, LEXICAL_NEGATIVES, PREFIXES)  # each complete, or not there at all
+GRADES = {"grades": Layout(("float32",), ("pairs",))}  # relevance of each pair's document, 0 … 1
+GROUPS = (
+    LEXICAL,
+    PASSAGES,
+    FILTER,
+    NEGATIVES,
+    LEXICAL_NEGATIVES,
+    PREFIXES,
+    GRADES,
+)  # each complete, or not there at all
 ALL = {name: each for group in (LAYOUT, *GROUPS) for name, each in group.items()}
 
 
@@ -115,6 +124,8 @@ def _check_rows(arrays: Mapping[str, np.ndarray], lengths: Mapping[str, int], wh
         _check_range(f"{where}: passages", arrays["passages"][:, 0], 0, lengths["texts"])
     if "prefixes" in arrays:
         _check_range(f"{where}: prefixes", arrays["prefixes"], NO_PREFIX, lengths["texts"])
+    if "grades" in arrays and not ((arrays["grades"] >= 0) & (arrays["grades"] <= 1)).all():
+        raise _wrong(f"{where}: grades", "numbers in 0 … 1", "others")
     if "negative_rows" in arrays:
         held = arrays["hard_negatives"]
         if not np.array_equal(arrays["negative_rows"], np.unique(held[held >= 0])):

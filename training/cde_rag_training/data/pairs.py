@@ -18,6 +18,7 @@ class Pair:
         hard_negatives: Documents that look like an answer and are none.
         query_prefix: Task prefix of the query, such as "search_query: "; None for the model's own, "" for none.
         document_prefix: Likewise, of the document, its hard negatives, and of it as a context document.
+        grade: Relevance of the document, 0 … 1, for the loss "graded".
     """
 
     query: str
@@ -28,6 +29,7 @@ class Pair:
     hard_negatives: tuple[str, ...] = ()
     query_prefix: str | None = None
     document_prefix: str | None = None
+    grade: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from cde_rag_training.clustering.surrogate import Surrogate, cached
 from cde_rag_training.data.array_folder import LOCK, open_array, seal
 from cde_rag_training.data.layout import (
     FILTER,
+    GRADES,
     LAYOUT,
     LEXICAL,
     LEXICAL_NEGATIVES,
@@ -128,6 +129,7 @@ def prepare(
         steps.run("clusters", vectors | sizes, lambda: _clusters(pairs, output, config))
         prefixed = any((pair.query_prefix, pair.document_prefix) != (None, None) for pair in pairs)
         arrays = LAYOUT | (PASSAGES if passages else {}) | (PREFIXES if prefixed else {})
+        arrays |= GRADES if any(pair.grade != 1 for pair in pairs) else {}
         hard = any(pair.hard_negatives for pair in pairs)
         if hard or filter_surrogate is not None:
             key = vectors | texts | {"filter": config.filter_surrogate}

@@ -71,6 +71,7 @@ class Prepared:
         negative_vectors: Their embeddings by the filter's surrogate.
         prefixes: Text rows of each pair's task prefixes, of query and document; -1 for the model's own,
             `layout.NO_PREFIX` for none. None where no pair has one.
+        grades: Relevance of each pair's document, 0 … 1; None where all are 1.
     """
 
     folder: Path
@@ -98,6 +99,7 @@ class Prepared:
     negative_rows: Int64[np.ndarray, " negative_texts"] | None = None
     negative_vectors: Float16[np.ndarray, "negative_texts filter_dim"] | None = None
     prefixes: Int64[np.ndarray, "pairs 2"] | None = None
+    grades: Float32[np.ndarray, " pairs"] | None = None
 
     def __len__(self) -> int:
         return len(self.queries)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.readers.columns import Fields, UnusableError, kind
 from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, REPORTS
 from cde_rag.readers.tables import csv_rows, jsonl_rows, opened, parquet_rows
+from cde_rag_training.data.hub_sets import HUB, HubSet
 from cde_rag_training.data.pairs import Pair
 
 Rows = Iterable[Mapping[str, Any]]
@@ -31,6 +33,7 @@ class Columns:
         parent: Likewise; may be missing or empty in a row. None: the column `parent` or `title` where there is one.
         query_prefix: A string, maybe empty, or missing in a row. None: the column `query_prefix` where there is one.
         document_prefix: Likewise.
+        grade: A number in 0 … 1, or missing in a row. None: the column `grade` where there is one.
         hard_negatives: Each holds a string or a list of strings, and may be missing in a row. A cell of a CSV file that
             begins with `["` is a JSON list. Empty: the column `hard_negatives` where there is one.
     """
@@ -43,17 +46,21 @@ class Columns:
     hard_negatives: tuple[str, ...] = ()
     query_prefix: str | None = None
     document_prefix: str | None = None
+    grade: str | None = None
 
 
 class PairReader:
     """Iterable of the pairs in files and data sets, streamed anew at each iteration.
 
     Args:
-        sources: Each is a file (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`) or anything that gives
-            mappings when iterated, such as one split of a `datasets.Dataset` or `datasets.IterableDataset`.
+        sources: Each is a file (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`); a data set of the hub
+            (`hub:OWNER/NAME#CONFIG/SPLIT`); or anything that gives mappings when iterated, such as one split of a
+            `datasets.Dataset` or `datasets.IterableDataset`.
         columns: Mapping of columns to fields.
-        source: Name of the source for rows without one; by default the name of the file.
+        source: Name of the source for rows without one; by default the name of the file or data set.
         skip_bad: Skip and count unusable rows instead of raising at the first.
+        rows: Number of rows to read of each source, from the first on; None for all.
+        stream: True to stream data sets of the hub instead of downloading them first.
 
     Attributes:
         skipped: Number of bad rows that the latest iteration skipped.
@@ -75,25 +82,26 @@ class PairReader:
         columns: Columns | None = None,
         source: str | None = None,
         skip_bad: bool = False,
+        rows: int | None = None,
+        stream: bool = False,
     ) -> None:
         self.skip_bad = skip_bad
         self.skipped = 0
         self.reports: list[str] = []
         self._columns = columns or Columns()
-        self._source = source
-        self._sources = [_checked(user_path(one)) if isinstance(one, (str, Path)) else one for one in sources]
+        self._source, self._count = source, rows
+        self._sources = [_opened(one, stream=stream) for one in sources]
 
     def __iter__(self) -> Iterator[Pair]:
         self.skipped, self.reports = 0, []
         for number, source in enumerate(self._sources, start=1):
-            name = self._source or (_name(source) if isinstance(source, Path) else f"data set {number}")
-            found = False
+            name = self._source or _label_of(source, number)
             what = source if isinstance(source, Path) else name
             named = self._columns
-            optional = (named.parent, *named.hard_negatives, named.query_prefix, named.document_prefix)
+            optional = (named.parent, *named.hard_negatives, named.query_prefix, named.document_prefix, named.grade)
             unseen = {one for one in optional if one is not None}
             found = False
-            for where, parse in _rows(source, name, self._columns):
+            for where, parse in islice(_rows(source, name, self._columns), self._count):
                 try:
                     row = parse()
                     unseen -= row.keys()
@@ -138,6 +146,18 @@ def _inner(path: Path) -> str:
 
 def _name(path: Path) -> str:
     return path.name[: -len(path.suffix)].removesuffix(_inner(path)) if path.suffix.lower() == ".gz" else path.stem
+
+
+def _label_of(source: Path | Rows, number: int) -> str:
+    if isinstance(source, HubSet):
+        return source.label
+    return _name(source) if isinstance(source, Path) else f"data set {number}"
+
+
+def _opened(source: str | Path | Rows, *, stream: bool) -> Path | Rows:
+    if isinstance(source, str) and source.startswith(HUB):
+        return HubSet.parse(source, stream=stream)
+    return _checked(user_path(source)) if isinstance(source, (str, Path)) else source
 
 
 def _checked(path: Path) -> Path:
@@ -202,7 +222,22 @@ def _pair(row: Mapping[str, Any], columns: Columns, source: str) -> Pair:
         ),
         query_prefix=_prefix(row, columns.query_prefix, "query_prefix"),
         document_prefix=_prefix(row, columns.document_prefix, "document_prefix"),
+        grade=_grade(row, columns.grade or "grade"),
     )
+
+
+def _grade(row: Mapping[str, Any], name: str) -> float:
+    """Return how relevant the document is; 1 if the row does not contain it."""
+    value = row.get(name)
+    if value is None or value == "":
+        return 1.0
+    try:
+        grade = float("nan") if isinstance(value, bool) else float(value)  # CSV has strings
+    except (TypeError, ValueError):
+        grade = float("nan")
+    if not 0 <= grade <= 1:
+        raise UnusableError(f"expected a number in 0 … 1 in {name!r}, found {value!r:.80}")
+    return grade
 
 
 def _prefix(row: Mapping[str, Any], named: str | None, usual: str) -> str | None:
@@ -216,7 +251,7 @@ def _prefix(row: Mapping[str, Any], named: str | None, usual: str) -> str | None
 def _value(row: Mapping[str, Any], name: str) -> object:
     if name not in row:
         found = ", ".join(repr(other) for other in row) or "none"
-        raise UnusableError(f"no value in {name!r} (found: {found}); name each column's role with Columns")
+        raise UnusableError(f"no value in {name!r} (found: {found}); name each column's role with Columns or --columns")
     return row[name]
 
 

@@ -88,6 +88,8 @@ def rows_of(
     prefixes = [(pair.query_prefix, pair.document_prefix) for pair in pairs]
     if any(prefix is not None for both in prefixes for prefix in both):
         arrays["prefixes"] = _integers([[_prefix_row(prefix, row) for prefix in both] for both in prefixes])
+    if any(pair.grade != 1 for pair in pairs):
+        arrays["grades"] = np.array([pair.grade for pair in pairs], dtype=np.float32)
     if passages:
         held = zip(known, parents_of_passages.tolist(), strict=True)
         places = [(row(one.text), codes[one.source, one.domain], parent) for one, parent in held]
@@ -120,6 +122,8 @@ def _digest(pair: Pair) -> bytes:
     parts: list[object] = [pair.query, pair.document, pair.source, pair.domain, pair.parent, pair.hard_negatives]
     if (pair.query_prefix, pair.document_prefix) != (None, None):  # pairs without are what they were
         parts += [pair.query_prefix, pair.document_prefix]
+    if pair.grade != 1:
+        parts.append(pair.grade)
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""Loss and gradients of one update, and the loss under another context."""
+"""Loss and gradients of one batch, and the loss under another context."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from cde_rag_training.processes import count, rank
 
 
 class Figures(NamedTuple):
-    """Metrics of one update.
+    """Metrics of one batch.
 
     Attributes:
         total: Total loss, in nats.
@@ -39,7 +39,7 @@ class Figures(NamedTuple):
 
 
 class Gradients:
-    """Computation of an update's gradients, which are added to the parameters' `grad`.
+    """Computation of a batch's gradients, which are added to the parameters' `grad`.
 
     Args:
         stages: The network.
@@ -51,6 +51,9 @@ class Gradients:
         caching: True to cache gradients (memory of a mini-batch), False to keep all activations of the batch.
         mini_batch_size: Texts per forward pass of the first stage over context and siblings.
         seed: Random seed of every draw.
+        shared: True if several processes share each batch, False if each has batches of its own.
+        depths: Numbers of the second stage's lowest layers, of which one is drawn for each batch: the mean of the
+            losses by all layers and by these counts. Empty: by all layers alone.
     """
 
     def __init__(
@@ -65,30 +68,43 @@ class Gradients:
         caching: bool,
         mini_batch_size: int,
         seed: Sequence[int],
+        shared: bool = True,
+        depths: Sequence[int] = (),
     ) -> None:
         self._stages, self._cutter, self._objective, self._vectors = stages, cutter, objective, vectors
         self._dropout, self._caching, self._size, self._seed = context_dropout, caching, mini_batch_size, list(seed)
-        self._by_text = dropout_by_text
+        self._by_text, self._shared, self._depths = dropout_by_text, shared, list(depths)
         self._latest: tuple[Batch, MiniBatches, BatchLoss] | None = None
 
-    def add(self, batch: Batch, update: int, *, scale: float = 1.0) -> Figures:
-        """Add one update's gradients; of several processes, each those of its own queries' losses.
+    def add(self, batch: Batch, number: int, *, scale: float = 1.0) -> Figures:
+        """Add one batch's gradients; of several processes that share it, each those of its own queries' losses.
 
-        Everything random in it is a function of seed, update and process.
+        Everything random in it is a function of the seed, the batch's number and, where it is shared, the process.
 
         Args:
-            batch: Batch of the update.
-            update: Its number.
+            batch: The complete batch.
+            number: Its number.
             scale: Factor of the loss, and so of the gradients.
         """
         stages, (parts, loss) = self._stages, self._cut(batch)
-        drawn = np.random.default_rng([*self._seed, update])
+        drawn = np.random.default_rng([*self._seed, number])
         dropped = (drawn.random(len(parts.context)) < self._dropout).tolist()
         if self._by_text:
             dropped, parts = [False] * len(dropped), self._dropped(batch, parts, drawn)
+        order, by_all_layers = parts.order, not self._depths
+        if self._depths:
+            depth = int(drawn.choice(self._depths))
+            parts = parts._replace(second=[*parts.second, *(part._replace(layers=depth) for part in parts.second)])
+
+        def of_all(embeddings: Float[Tensor, "texts dim"]) -> Float[Tensor, ""]:
+            if by_all_layers:
+                return loss(embeddings[order])
+            whole, lowest = embeddings.chunk(2)
+            return (loss(lowest[order]) + loss(whole[order])) / 2  # the latest call's figures are logged
+
         with torch.random.fork_rng(devices=[stages.device] if stages.device.type == "cuda" else []):
-            torch.manual_seed(int(drawn.integers(2**62)) + rank())
-            value = self._backward(batch, parts, dropped, lambda embeddings: scale * loss(embeddings[parts.order]))
+            torch.manual_seed(int(drawn.integers(2**62)) + (rank() if self._shared else 0))
+            value = self._backward(batch, parts, dropped, lambda embeddings: scale * of_all(embeddings))
         return Figures(
             total=float(value.detach()) / scale,
             contrastive=loss.contrastive,
@@ -113,10 +129,9 @@ class Gradients:
             texts = texts[len(part.ids) :]
         return parts._replace(second=second)
 
-    @staticmethod
-    def _own(batch: Batch) -> slice:
+    def _own(self, batch: Batch) -> slice:
         """Return this process's pairs of a batch."""
-        size, process, processes = len(batch.pairs), rank(), count()
+        size, (process, processes) = len(batch.pairs), (rank(), count()) if self._shared else (0, 1)
         return slice(process * size // processes, (process + 1) * size // processes)
 
     def _cut(self, batch: Batch) -> tuple[MiniBatches, BatchLoss]:

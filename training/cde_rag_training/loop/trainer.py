@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,19 +112,20 @@ class Schedule:
         return seconds * (1 - share) / share if share else float("inf")
 
 
-def in_updates(config: ScheduleConfig, per_epoch: int) -> ScheduleConfig:
+def in_updates(config: ScheduleConfig, per_epoch: int, per_update: int = 1) -> ScheduleConfig:
     """Return the schedule with epochs as updates, and a warm-up in updates as a share of them.
 
     Args:
         config: The schedule.
-        per_epoch: Updates of an epoch.
+        per_epoch: Batches of an epoch.
+        per_update: Batches of an update; fewer at the end of the last epoch are left out.
 
     Example:
-        >>> schedule = in_updates(ScheduleConfig(updates=0, epochs=3, warmup_updates=6), 10)
+        >>> schedule = in_updates(ScheduleConfig(updates=0, epochs=3, warmup_updates=3), 10, 2)
         >>> schedule.updates, schedule.warmup
-        (30, 0.2)
+        (15, 0.2)
     """
-    updates = config.epochs * per_epoch or config.updates
+    updates = max(1, config.epochs * per_epoch // per_update) if config.epochs else config.updates
     warmup = min(config.warmup_updates, updates - 1) / updates if config.warmup_updates else config.warmup
     return replace(config, updates=updates, epochs=0, warmup=warmup, warmup_updates=0)
 
@@ -147,8 +149,11 @@ class Trainer:
         self._machine, self._evaluation = run.config.machine, run.config.evaluation
         self.phase: PhaseConfig = run.config.phases[state.progress.phase]
         self._batches = batches_of(prepared, self.phase, seed=run.config.seed + state.progress.phase)
-        _check_processes(self._batches)
-        schedule = in_updates(self.phase.schedule, self._batches.per_epoch)
+        per_update = self.phase.batches_per_update
+        _check_processes(self._batches, per_update)
+        self._shared = per_update == 1
+        self._own_batches = range(per_update) if self._shared else range(rank(), per_update, count())
+        schedule = in_updates(self.phase.schedule, self._batches.per_epoch, per_update)
         self._schedule, self._updates = Schedule(schedule), schedule.updates
         self._optimiser = Optimiser(
             groups_of(stages.network, stages.layers, self.phase.rates, run.config.adapters), clip=self.phase.rates.clip
@@ -184,6 +189,8 @@ class Trainer:
             caching=self._machine.gradient_caching,
             mini_batch_size=size,
             seed=[self._run.config.seed, self._progress.phase],
+            shared=self._shared,
+            depths=self.phase.loss.layers,
         )
 
     def train(self) -> RunProgress:
@@ -229,17 +236,22 @@ class Trainer:
     def _update(self, started: float, bar: "tqdm[Any]") -> None:
         """Run one update, with its probes and its row of the log."""
         before, number, begun = self._progress, self._progress.update + 1, time.monotonic()
-        batch = self._batches.batch(before.update)
+        first = before.update * self.phase.batches_per_update
         factor = self._schedule.factor(before.update, seconds=before.seconds)
         scale = before.loss_scale.value if self._stages.scaled else 1.0
         self._stages.network.train()
         with enough_memory(self._machine, number):
             self._optimiser.zero_grad()
-            figures = self._gradients.add(batch, before.update, scale=scale)
+            batches, found = list[Batch](), list[Figures]()
+            for place in self._own_batches:
+                batches.append(self._batches.batch(first + place))
+                share = scale / len(self._own_batches)
+                found.append(self._gradients.add(batches[-1], first + place, scale=share))
             average_gradients(self._optimiser.parameters)
             norm = self._optimiser.clip(scale)
-            self._check(batch, number, total=figures.total, norm=norm if scale == 1 else 0.0)
-            row = self._figures(batch, figures) | self._probe(batch, figures, number)
+            for each, its in zip(batches, found, strict=True):
+                self._check(each, number, total=its.total, norm=norm if scale == 1 else 0.0)
+            row = self._figures(batches, found) | self._probe(batches[-1], found[-1], number)
             loss_scale = before.loss_scale
             if self._stages.scaled:
                 loss_scale = self._optimiser.step_scaled(factor, norm, loss_scale)
@@ -262,41 +274,49 @@ class Trainer:
             if not math.isfinite(value):
                 raise not_finite(batch, self._prepared, self._run.output, number, found=f"a {name} of {value}")
 
-    def _figures(self, batch: Batch, figures: Figures) -> dict[str, float | int | str]:
-        names = ("loss", "distillation", "masked", "tokens", "siblings")
-        own = [figures.contrastive, figures.distillation, figures.masked]
-        own += [float(figures.tokens), float(figures.siblings)]
-        found = dict(zip(names, averages(own, device=self._stages.device), strict=True))
-        row = {name: value for name, value in found.items() if not math.isnan(value)}
-        tokens, siblings = (round(found[name] * count()) for name in ("tokens", "siblings"))
-        return {
-            **row,
-            "tokens": tokens,
-            "siblings": siblings,
-            "context": len(batch.context),
-            "corpus": batch.corpus,
-        } | ({"filled": batch.random_negatives} if batch.hard_negatives.size else {})
+    def _figures(self, batches: Sequence[Batch], found: Sequence[Figures]) -> dict[str, float | int | str]:
+        """Compute the row of an update: means over its batches, counts over all, and facts of this process's last."""
+        columns = np.array([[each.contrastive, each.distillation, each.masked] for each in found])
+        taught = columns[~np.isnan(columns[:, 1]), 1]  # batches of some sources have no teacher
+        counts = [[each.tokens, each.siblings] for each in found]
+        own = [columns[:, 0].mean(), columns[:, 2].mean(), taught.sum(), len(taught), *np.sum(counts, axis=0)]
+        own.append(sum(batch.random_negatives for batch in batches))
+        device = self._stages.device
+        loss, masked, distillation, taught_batches, *sums = averages([float(each) for each in own], device=device)
+        tokens, siblings, filled = (round(each * count()) for each in sums)
+        row: dict[str, float | int | str] = {"loss": loss, "masked": masked, "tokens": tokens, "siblings": siblings}
+        if taught_batches:
+            row["distillation"] = distillation / taught_batches
+        if batches[-1].hard_negatives.size:
+            row["filled"] = filled // count() if self._shared else filled  # a shared batch is known to all
+        return row | {"context": len(batches[-1].context), "corpus": batches[-1].corpus}
 
     def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
         """Compute the batch's loss under the null context and under another batch's, before the update."""
-        every = self._evaluation.probe_every
-        if every == 0 or number % every or len(batch.context) == 0:
-            return {}
+        every, row = self._evaluation.probe_every, dict[str, float]()
+        if every == 0 or number % every:
+            return row
+        found = self._losses_under_others(batch) if len(batch.context) else {}
+        for name in ("null", "foreign"):  # in each process, since its batch may have no context
+            loss = found.get(name)
+            own = [0.0, 0.0, 0.0] if loss is None else [loss, loss - figures.contrastive, 1.0]
+            total, gain, having = averages(own, device=self._stages.device)
+            row |= {f"{name}_loss": total / having, f"{name}_gain": gain / having} if having else {}
+        return row
+
+    def _losses_under_others(self, batch: Batch) -> dict[str, float]:
         contexts: dict[str, Batch | None] = {"null": None} if self._stages.knows_null else {}
         if (foreign := self._foreign(batch)) is not None:
             contexts["foreign"] = foreign
-        losses = self._gradients.losses_under(batch, list(contexts.values()))
-        own, *others = averages([figures.contrastive, *losses], device=self._stages.device)
-        return {f"{name}_loss": loss for name, loss in zip(contexts, others, strict=True)} | {
-            f"{name}_gain": loss - own for name, loss in zip(contexts, others, strict=True)
-        }
+        return dict(zip(contexts, self._gradients.losses_under(batch, list(contexts.values())), strict=True))
 
     def _foreign(self, batch: Batch) -> Batch | None:
         """Return a batch with a context of another source or, failing that, with the most unshared documents."""
         source, shared = self._prepared.sources[batch.pairs[0]], np.union1d(batch.context, batch.documents)
         best: Batch | None = None
-        for step in range(1, FOREIGN + 1):
-            other = self._batches.batch(self._progress.update + step)
+        following = (self._progress.update + 1) * self.phase.batches_per_update
+        for step in range(FOREIGN):
+            other = self._batches.batch(following + step)
             other = replace(other, context=np.setdiff1d(other.context, shared))
             if len(other.context) and self._prepared.sources[other.pairs[0]] != source:
                 return other
@@ -355,9 +375,14 @@ def batches_of(prepared: Prepared, phase: PhaseConfig, *, seed: int) -> Batches:
     return PackedBatches(prepared, packing, context, hard_negatives=negatives)
 
 
-def _check_processes(batches: Batches) -> None:
+def _check_processes(batches: Batches, per_update: int) -> None:
     size = len(batches.batch(0).pairs)
-    if size % count():
+    if per_update > 1 and per_update % count():
+        raise CorpusError(
+            f"Expected batches_per_update that {count()} processes can divide, found {per_update}. Choose 1, a batch "
+            "that all share, or a multiple of the number of processes."
+        )
+    if per_update == 1 and size % count():
         raise CorpusError(
             f"Expected batches that {count()} processes can share, found {size} pairs. Choose a batch_size that is a "
             "multiple of the number of processes."

@@ -56,10 +56,11 @@ def train(
     """Train a model, or resume an earlier call with the same arguments from its checkpoint.
 
     The run's folder holds `log.csv` (a row for each update), `state.safetensors` (the checkpoint) and in the end
-    `model`, with a model card. A run that was killed and resumed ends with the very same weights, bit by bit, as one
-    that was not, on the same CPU with the same number of threads, unless its schedule follows a clock. The config's
-    machine, evaluation, guard and share may change between calls; given another share, a finished run only writes its
-    model again. Under `torchrun` the processes share each batch.
+    `model`, with a model card, and for 2-D Matryoshka embeddings `model-<number>-layers`. A run that was killed and
+    resumed ends with the very same weights, bit by bit, as one that was not, on the same CPU with the same number of
+    threads, unless its schedule follows a clock. The config's machine, evaluation, guard and share may change between
+    calls; given another share, a finished run only writes its model again. Under `torchrun` the processes share each
+    batch or, where an update has several, divide them: the loss is that of one process.
 
     Args:
         data: Prepared pairs, their folder or packed file; or pairs, or a file of them, which are prepared in `output`
@@ -87,7 +88,7 @@ def train(
     with joined(config.machine.device) as device, _claimed(output):
         check_device(device)
         start = load_start(config.start, seed=config.seed)
-        prepare = replace(config.prepare, lexical=config.prepare.lexical or any(map(_is_lexical, config.phases)))
+        prepare = replace(config.prepare, lexical=config.prepare.lexical or config.is_lexical)
 
         def opened_as(data: Data, name: str) -> Prepared:
             return opened(data, start.tokenizer, prepare, output / name)
@@ -103,6 +104,8 @@ def train(
         file = StateFile(output / STATE, _identity(config, start.network, sets))
         known = copy.deepcopy(start.network) if _needs_start(config) else None
         teaching = None if known is None else _stages(start._replace(network=known), device, config)
+        if config.machine.layer_checkpoints:
+            stages.checkpoint_layers()
         state = file.read()
         if state is None and start.new_first_stage:
             _teach_first_stage(stages, sets[0], config, output, bar=progress)
@@ -219,7 +222,13 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
             f"Phase {phase.name!r}: expected loss.dims of at most {stages.dim}, those of the embeddings, found "
             f"{list(phase.loss.dims)}. Leave the larger ones out."
         )
-    if _is_lexical(phase) and prepared.lexical is None:
+    depths = phase.loss.layers
+    if depths and not stages.fewest_layers <= min(depths) <= max(depths) < stages.layers:
+        raise RecipeError(
+            f"Phase {phase.name!r}: expected loss.layers in {stages.fewest_layers} … {stages.layers - 1}, below all "
+            f"layers and, in a one-way model, with one that attends to the context; found {list(depths)}."
+        )
+    if phase.is_lexical and prepared.lexical is None:
         raise CorpusError(
             f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "
             "(lexical), or leave the rule 'agreement' and lexical_share out."
@@ -249,11 +258,6 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
         )
     Prefixes(prepared, phase.sources, stages)  # says what the model cannot read
     batches_of(prepared, phase, seed=0)  # says what its data lacks
-
-
-def _is_lexical(phase: PhaseConfig) -> bool:
-    """Return True if the phase needs BM25 scores."""
-    return phase.filter.rule == "agreement" or (phase.loss.teacher != "none" and phase.loss.lexical_share > 0)
 
 
 def _needs_start(config: TrainingConfig) -> bool:
@@ -310,12 +314,18 @@ def _phase(run: Run, stages: Stages, teaching: Stages | None, prepared: Prepared
     return Trainer(run, stages, prepared, state, teacher=teacher).train()
 
 
-def _write(run: Run, stages: Stages, start: Start, sets: Sequence[Prepared], done: RunProgress) -> None:
-    folder, network = run.output / MODEL, stages.network
+def _write_network(folder: Path, network: TwoStage | TwoWay, start: Start) -> None:
     if isinstance(network, TwoStage):
         checkpoints.write(folder, network, start.tokenizer.serialised)
     else:
         checkpoint.write(folder, network, start.tokenizer.serialised)
+
+
+def _write(run: Run, stages: Stages, start: Start, sets: Sequence[Prepared], done: RunProgress) -> None:
+    folder, network = run.output / MODEL, stages.network
+    _write_network(folder, network, start)
+    for depth in run.config.phases[-1].loss.layers:
+        _write_network(run.output / f"{MODEL}-{depth}-layers", stages.shortened(depth), start)
     found = {}
     if run.held_out is not None and run.config.evaluation.every:
         size, sources = run.config.machine.mini_batch_size, run.config.phases[-1].sources

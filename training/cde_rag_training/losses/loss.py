@@ -96,6 +96,41 @@ def improved_contrastive_loss(
     return _mean_over_rows(count, part)
 
 
+def graded_loss(
+    queries: Float[Tensor, "queries dim"],
+    documents: Float[Tensor, "documents dim"],
+    mask: Bool[Tensor, "queries documents"],
+    grades: Float[Tensor, " queries"],
+    temperature: float,
+    bias: float,
+) -> Float[Tensor, ""]:
+    """Compute the binary cross-entropy of each query with each unmasked document, summed over documents.
+
+    A query's own document has its grade as the probability, all others have 0. Pairs are independent of each other, so
+    that a weak answer is not pulled as near as a right one.
+
+    Args:
+        queries: Unit norm.
+        documents: Unit norm; row i belongs to query i, further rows are negatives only.
+        mask: True where document j is no negative for query i.
+        grades: Relevance of each query's own document, 0 … 1.
+        temperature: τ, divides scores.
+        bias: Added to the divided scores; below 0, since nearly all pairs are negatives.
+
+    Source: Tsirigotis et al. 2025 (BiXSE), with the sum and the bias of Zhai et al. 2023 (SigLIP) §3.2; both learn
+        temperature and bias, which are fixed here.
+    """
+
+    def part(rows: slice) -> Float[Tensor, ""]:
+        logits = queries[rows] @ documents.T / temperature + bias
+        own = _own(rows, logits.device)
+        targets = torch.zeros_like(logits).index_put_((own - rows.start, own), grades[rows])
+        terms = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return terms.masked_fill(mask[rows], 0).sum()
+
+    return _mean_over_rows(len(queries), part)
+
+
 def matryoshka(loss: PairsLoss, dims: Sequence[int]) -> PairsLoss:
     """Return the mean of a loss over embeddings truncated to their first `dims` dimensions and normalised again.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from cde_rag.errors import CorpusError
@@ -16,6 +16,7 @@ from cde_rag_training.data.views import SameQueries
 from cde_rag_training.losses.loss import (
     contrastive_loss,
     distillation_loss,
+    graded_loss,
     improved_contrastive_loss,
     matryoshka,
     mixture,
@@ -36,6 +37,7 @@ class BatchLoss:
         own: Their number.
         mask: True where a text is no negative: queries × (documents, hard negatives pair by pair), as in the batch.
         teacher: Scores of all queries with all documents, as in the batch; None without distillation.
+        grades: Relevance of each query's own document, as in the batch; None: 1 each.
     """
 
     def __init__(
@@ -45,14 +47,17 @@ class BatchLoss:
         own: int,
         mask: Bool[Tensor, "batch texts"],
         teacher: Float[Tensor, "batch batch"] | None,
+        grades: Float[Tensor, " batch"] | None = None,
     ) -> None:
         self._config, self._own = config, own
+        self._gathered = own_first if own < len(order) else _alone  # a batch that no other process has a share of
         negatives = mask.shape[1] // len(order) - 1
         slots = torch.arange(negatives, device=mask.device)
         columns = torch.cat([order, (len(order) + negatives * order[:, None] + slots).flatten()])
         rows = order if config.kind == "improved" else order[:own]
         self._mask = mask[rows][:, columns]
         self._teacher = None if teacher is None else teacher[order[:own]][:, order]
+        self._grades = torch.ones(own, device=mask.device) if grades is None else grades[order[:own]]
         self.contrastive = self.distillation = float("nan")
 
     @property
@@ -62,10 +67,10 @@ class BatchLoss:
 
     def __call__(self, embeddings: Float[Tensor, "texts dim"]) -> Float[Tensor, ""]:
         """Compute the loss; its terms are kept in `contrastive` and `distillation`."""
-        queries, documents = embeddings[: self._own], own_first(embeddings[self._own : 2 * self._own])
+        queries, documents = embeddings[: self._own], self._gathered(embeddings[self._own : 2 * self._own])
         negatives = embeddings[2 * self._own :]
-        texts = torch.cat([documents, own_first(negatives)]) if len(negatives) else documents
-        asking = own_first(queries) if self._config.kind == "improved" else queries
+        texts = torch.cat([documents, self._gathered(negatives)]) if len(negatives) else documents
+        asking = self._gathered(queries) if self._config.kind == "improved" else queries
         loss = matryoshka(self._of_pairs, self._config.dims) if self._config.dims else self._of_pairs
         value = loss(asking, texts)
         self.contrastive = float(value.detach())
@@ -84,8 +89,15 @@ class BatchLoss:
     def _of_pairs(
         self, queries: Float[Tensor, "queries dim"], documents: Float[Tensor, "documents dim"]
     ) -> Float[Tensor, ""]:
-        loss = improved_contrastive_loss if self._config.kind == "improved" else contrastive_loss
-        return loss(queries, documents, self._mask, self._config.temperature)
+        config = self._config
+        if config.kind == "graded":
+            return graded_loss(queries, documents, self._mask, self._grades, config.temperature, config.bias)
+        loss = improved_contrastive_loss if config.kind == "improved" else contrastive_loss
+        return loss(queries, documents, self._mask, config.temperature)
+
+
+def _alone(rows: Float[Tensor, "own dim"]) -> Float[Tensor, "own dim"]:
+    return rows
 
 
 class Objective:
@@ -115,7 +127,8 @@ class Objective:
         """Return the loss of a batch, for the process whose pairs are `own`."""
         pairs = torch.arange(len(batch.pairs), device=self._device)
         order = torch.cat([pairs[own], pairs[: own.start], pairs[own.stop :]])
-        return BatchLoss(self._config, order, own.stop - own.start, self.mask(batch), self._teacher(batch))
+        grades = None if self._prepared.grades is None else self._tensor(self._prepared.grades[batch.pairs])
+        return BatchLoss(self._config, order, own.stop - own.start, self.mask(batch), self._teacher(batch), grades)
 
     def mask(self, batch: Batch) -> Bool[Tensor, "batch texts"]:
         """Compute a mask, True where a text is no negative of a query: documents, then hard negatives pair by pair.
@@ -208,5 +221,5 @@ class Objective:
             "'agreement' and lexical_share out."
         )
 
-    def _tensor(self, rows: object) -> Int[Tensor, " rows"]:
+    def _tensor(self, rows: object) -> Shaped[Tensor, " rows"]:
         return torch.as_tensor(rows, device=self._device)

@@ -1,23 +1,30 @@
 """Both stages of a network as functions of mini-batches of token ids, for either kind of context attention."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from cde_rag.errors import ModelError
 from cde_rag.models.batching import length_buckets
 from cde_rag.models.cde_model import native_dtype
+from cde_rag.models.one_way.attention import EncoderLayer
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
 from cde_rag.models.runtimes.torch_runner import DTYPES, pad
 from cde_rag.models.tokenizer import TextTokenizer
+from cde_rag.models.two_way.backbones import Backbone
+from cde_rag.models.two_way.config import BERT
 from cde_rag.models.two_way.network import PreparedTokens, TwoWay
 from cde_rag_training.recipe import RecipeError
 
@@ -30,12 +37,14 @@ class TextBatch(NamedTuple):
         role: `QUERY` or `DOCUMENT`, of all of them.
         siblings: Siblings of each text, as rows of the first stage's vectors.
         dropped: True for context embeddings that are the null embedding for a text alone; None if there are none.
+        layers: Number of layers of the stage that read it, the lowest ones; None: all.
     """
 
     ids: list[list[int]]
     role: int
     siblings: list[list[int]]
     dropped: Bool[Tensor, "texts context"] | None = None
+    layers: int | None = None
 
 
 class Stages(ABC):
@@ -55,6 +64,7 @@ class Stages(ABC):
 
     network: TwoStage | TwoWay
     layers: int  # of the second stage
+    fewest_layers: int  # of it, from the bottom, with which it still is a contextual model
     reads_siblings: bool
     knows_null: bool  # whether there is a null context
     context_tokens: int  # context embeddings that a text can lack by itself; 0 where the context is condensed
@@ -74,6 +84,22 @@ class Stages(ABC):
     def context_dim(self) -> int:
         """Length of a context document's row of first-stage vectors."""
         return self.dim
+
+    def checkpoint_layers(self) -> None:
+        """Let every layer keep its input alone for the backward pass, which computes the rest again.
+
+        Source: Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost).
+        """
+        layers: list[Any] = []
+        for module in self.network.modules():
+            if isinstance(module, EncoderLayer):
+                layers.append(module)
+            elif isinstance(module, Backbone):
+                layers += module.layers.blocks
+                one_by_one: Any = module.layers  # which call no block itself
+                one_by_one.step = partial(checkpoint, one_by_one.step, use_reentrant=False)
+        for layer in layers:
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
     def _autocast(self) -> AbstractContextManager[object]:
         enabled = self._dtype != torch.float32
@@ -148,6 +174,14 @@ class Stages(ABC):
     def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
         """Run the second stage: float32, unit norm."""
 
+    @abstractmethod
+    def shortened(self, layers: int) -> TwoStage | TwoWay:
+        """Return a copy of the network whose second stage has its lowest layers alone.
+
+        Args:
+            layers: Their number, from `fewest_layers` on.
+        """
+
     @torch.no_grad()
     def embed(
         self, ids: Sequence[list[int]], role: int, given: Sequence[Tensor], *, mini_batch_size: int
@@ -175,6 +209,7 @@ class OneWayStages(Stages):
         super().__init__(network, device=device, precision=precision)
         self._one_way = network
         self.layers = network.config.layers
+        self.fewest_layers = self.layers - network.config.context_layers + 1
 
     def prepare(
         self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
@@ -188,17 +223,35 @@ class OneWayStages(Stages):
 
     def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
         """Run the second stage with cross-attention to the prepared context and the siblings."""
-        *prepared, vectors = given
+        keys, values, output_map, sibling_weight, vectors = given
         siblings, there = self._siblings(texts.siblings, vectors)
-        with self._autocast():
-            return self._one_way.second_stage(
-                self._one_way.embeddings,
-                *self._padded(texts.ids),
-                texts.role,
-                PreparedContext(*prepared),
-                siblings,
-                there,
-            )
+        stage = self._one_way.second_stage
+        layers, attending = stage.layers, stage.given
+        if texts.layers is not None:
+            kept = texts.layers - self.fewest_layers + 1
+            stage.layers, stage.given = layers[: texts.layers], attending[:kept]
+            keys, values = keys[:kept], values[:kept]
+        try:
+            with self._autocast():
+                return stage(
+                    self._one_way.embeddings,
+                    *self._padded(texts.ids),
+                    texts.role,
+                    PreparedContext(keys, values, output_map, sibling_weight),
+                    siblings,
+                    there,
+                )
+        finally:
+            stage.layers, stage.given = layers, attending
+
+    def shortened(self, layers: int) -> TwoStage:
+        """Return a copy with the lowest layers of the second stage, and the context's part in them."""
+        network, kept = copy.deepcopy(self._one_way), layers - self.fewest_layers + 1
+        stage = network.second_stage
+        stage.layers, stage.given = stage.layers[:layers], stage.given[:kept]
+        stage.gates = nn.Parameter(stage.gates.detach()[:kept])
+        network.config = replace(network.config, layers=layers, context_layers=kept)
+        return network
 
     def _siblings(
         self, groups: list[list[int]], vectors: Float[Tensor, "vectors dim"]
@@ -225,6 +278,7 @@ class TwoWayStages(Stages):
     """
 
     reads_siblings = False
+    fewest_layers = 1
 
     def __init__(self, network: TwoWay, tokenizer: TextTokenizer, *, device: str, precision: str) -> None:
         super().__init__(network, device=device, precision=precision)
@@ -300,11 +354,26 @@ class TwoWayStages(Stages):
 
     def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
         """Run the second stage with the context tokens in front of every text, some null for it alone."""
-        with self._autocast():
-            vectors = self._two_way.second_stage(
-                *self._padded(texts.ids), PreparedTokens(self._tokens(texts, given[0]))
-            )
+        encoder, name = _encoder(self._two_way)
+        layers = getattr(encoder, name)
+        setattr(encoder, name, layers[: texts.layers])
+        try:
+            with self._autocast():
+                vectors = self._two_way.second_stage(
+                    *self._padded(texts.ids), PreparedTokens(self._tokens(texts, given[0]))
+                )
+        finally:
+            setattr(encoder, name, layers)
         return F.normalize(vectors.float(), dim=-1)
+
+    def shortened(self, layers: int) -> TwoWay:
+        """Return a copy with the lowest layers of the second stage; the first stage stays as it is."""
+        network, config = copy.deepcopy(self._two_way), self._two_way.config
+        encoder, name = _encoder(network)
+        setattr(encoder, name, getattr(encoder, name)[:layers])
+        first = config.layers if config.first_stage_layers is None else config.first_stage_layers
+        network.config = replace(config, layers=layers, first_stage_layers=first)
+        return network
 
     def _tokens(self, texts: TextBatch, given: Float[Tensor, "1 given dim"]) -> Float[Tensor, "contexts given dim"]:
         """Return the tokens before a text; where some are dropped, with a row for each text."""
@@ -318,6 +387,12 @@ class TwoWayStages(Stages):
     def figures(self) -> dict[str, float]:
         """Return an empty mapping, since there are no gates."""
         return {}
+
+
+def _encoder(network: TwoWay) -> tuple[Any, str]:
+    """Return the module that holds the layers of a second stage, and their name in it."""
+    native = network.second_stage.backbone.native
+    return (native.encoder, "layer") if network.config.family == BERT else (native, "layers")
 
 
 def stages_of(network: TwoStage | TwoWay, tokenizer: TextTokenizer, *, device: str, precision: str) -> Stages:

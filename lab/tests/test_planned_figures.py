@@ -1,0 +1,113 @@
+"""Figures by a plan: a plan that ran out of time resumes and ends with the tables of one that did not."""
+
+import os
+from pathlib import Path
+
+import pytest
+from made_sets import write_set
+from prepared_stub import prepared_stub
+from test_experiment_cells import CELLS
+from tiny import WORDS
+from tiny_run import start_folder
+from typer.testing import CliRunner
+
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.retrieval_sets import SetConfig, SetsConfig, read_sets
+from cde_rag_training.recipe import RecipeError
+from lab.experiments import planned_figures
+from lab.experiments.__main__ import app
+from lab.experiments.difficulty import packing_orders, run_orders
+from lab.experiments.planned_figures import DONE, TimeOverError, read_plan, run_plan
+
+PLANS = Path(__file__).resolve().parents[1] / "plans"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_set(tmp_path / "river", seed=0, words=WORDS[:12])
+    write_set(tmp_path / "bank", seed=1, words=WORDS[8:])
+    prepared_stub(tmp_path / "prepared")
+    cells = CELLS.format(start=start_folder(tmp_path / "start"))
+    (tmp_path / "first.toml").write_text(cells)
+    (tmp_path / "second.toml").write_text(cells.replace("updates = 2", "updates = 1"))
+    (tmp_path / "plan.toml").write_text('recipes = ["first.toml", "second.toml"]')
+    (tmp_path / "sets.toml").write_text('[[sets]]\npath = "river"\n[[sets]]\npath = "bank"\n')
+    return tmp_path
+
+
+def test_a_plan_that_ran_out_of_time_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    figures, prepared = read_plan(folder / "plan.toml"), Prepared.load(folder / "prepared")
+    assert [(cell.name, recipe.seed) for cell, recipe in figures[0].runs] == [
+        ("both", 0),
+        ("plain", 0),
+        ("both", 1),
+        ("plain", 1),
+    ]
+    sets = read_sets(SetsConfig(sets=(SetConfig(path="river"), SetConfig(path="bank"))), folder)
+    real, count = planned_figures.run_readings, iter(range(100))
+
+    def stopped(*arguments: object, **options: object) -> object:
+        if next(count) == 3:
+            raise TimeOverError
+        return real(*arguments, **options)  # type: ignore[arg-type]
+
+    def planned(name: str, minutes: float | None) -> tuple[list[Path], dict[str, int]]:
+        (folder / name).mkdir(exist_ok=True)
+        return run_plan(figures, prepared, sets, folder / "cache" / name, folder / name, seed=0, minutes=minutes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planned_figures, "run_readings", stopped)
+        assert planned("parts", 60) == ([], {"first": 1, "second": 4})
+    done = {path: path.stat().st_mtime_ns for path in (folder / "cache/parts").rglob(DONE)}
+    assert len(done) == 3
+    files, left = planned("parts", None)
+    assert [path.name for path in files] == ["first.csv", "first.svg", "second.csv", "second.svg"]
+    assert left == {}
+    assert done.items() <= {path: path.stat().st_mtime_ns for path in (folder / "cache/parts").rglob(DONE)}.items()
+    planned("whole", None)
+    for name in ("first.csv", "second.csv"):
+        assert (folder / "parts" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+
+
+def test_the_command_stops_in_time(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "nice", lambda _: 0)  # of this process, which runs other tests too
+    arguments = ["plan", folder / "plan.toml", folder / "prepared", "--sets", folder / "sets.toml"]
+    arguments += ["--output", folder / "out", "--minutes", 0.01]
+    ran = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert ran.exit_code == 0, ran.output
+    assert "second: 4 runs are missing; run the same command again" in ran.stderr
+
+
+@pytest.mark.parametrize("text", ["", "recipes = []", "recipes = [1]", 'recipe = ["first.toml"]', 'recipes = "a.toml"'])
+def test_plans_that_cannot_be_so(folder: Path, text: str):
+    (folder / "plan.toml").write_text(text)
+    with pytest.raises(RecipeError, match="expected recipes, a list of names of files"):
+        read_plan(folder / "plan.toml")
+
+
+def test_the_plan_of_the_papers_figures():
+    figures = {figure.name: figure.cells for figure in read_plan(PLANS / "paper-figures.toml")}
+    phases = {name: {cell.name: cell.recipes[0].phases[0] for cell in cells} for name, cells in figures.items()}
+    assert {len(cell.recipes) for cells in figures.values() for cell in cells} == {3}
+    assert {name: phase.packing.order for name, phase in phases["packing-order"].items()} == {
+        "random": "random",
+        "tour": "tour",
+    }
+    assert [phase.corpora.hard_negatives for phase in phases["hard-negatives"].values()] == [0, 1, 3, 7]
+    assert [phase.schedule.epochs for phase in phases["epochs"].values()] == [1, 2, 3, 4]
+    twins = phases["contextual-batches"].values()
+    assert {phase.corpora.batch_size * phase.schedule.updates for phase in twins} == {3840}
+    assert {(phase.corpora.context.documents, phase.corpora.context.null_share) for phase in twins} == {("batch", 0.2)}
+    assert len({repr(phase) for phase in twins}) == 8
+    assert all(cell.given == "context" for cells in figures.values() for cell in cells)
+
+
+def test_a_tour_is_harder_than_random_packing(tmp_path: Path):
+    """Clusters of a few pairs, whose neighbours are alike: random packing mixes them."""
+    prepared = prepared_stub(tmp_path / "prepared")
+    rows = packing_orders(prepared, cluster_sizes=[4], batch_size=16, seeds=[0, 1])
+    assert [row.order for row in rows] == ["tour", "random"]
+    assert rows[0].difficulty > rows[1].difficulty
+    files = run_orders(prepared, tmp_path, 0)
+    assert [path.name for path in files] == ["packing.csv", "packing.svg"]
+    assert all(path.stat().st_size for path in files)
