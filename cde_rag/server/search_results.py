@@ -1,4 +1,4 @@
-"""Reads that both servers need: the passages around a hit, its metadata, and the rankings that a collection has."""
+"""Reads that both servers need: hits with matching words, the passages around one, and the rankings that there are."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -6,10 +6,12 @@ from typing import Any, Final, TypeVar
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError, UnknownFieldWarning, adapter_warns
-from cde_rag.readers import FOLDER_KEY
+from cde_rag.readers import FOLDER_KEY, SECTION_KEY
+from cde_rag.readers.passages import place_in_file
 from cde_rag.records import Hit, Record, parent_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import fields_of, unknown_fields
+from cde_rag.stores.text_analysis import NEWEST, WORD
 
 Result = TypeVar("Result")
 MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
@@ -27,6 +29,23 @@ def as_json(found: Hit | Record | Group | ParentHit) -> dict[str, Any]:
         if "metadata" in each:
             each["metadata"] = public_metadata(each["metadata"])
     return fields
+
+
+def with_matches(hit: Hit, query: str) -> dict[str, Any]:
+    """Return a hit as a JSON object for people: `as_json` with its section, its place in the file, and `matches`.
+
+    Args:
+        hit: Result of a search.
+        query: The query, whose words `matches` has as they stand in title and text, whatever their endings.
+    """
+    section, terms = hit.metadata.get(SECTION_KEY), set(NEWEST.terms(query))
+    words = set(WORD.findall(f"{hit.title} {hit.text}"))
+    return {
+        **as_json(hit),
+        "section": section if isinstance(section, str) else "",
+        "place": place_in_file(hit.metadata),
+        "matches": sorted(word for word in words if terms.intersection(NEWEST.terms(word))),
+    }
 
 
 def with_warnings(
