@@ -23,7 +23,7 @@ MAX_NAME_BYTES: Final = 200  # file systems take 255
 _EMPTY: Final = "the file holds no text"
 
 
-def accepted() -> list[str]:
+def accepted_suffixes() -> list[str]:
     """Return the suffixes of files that can be sent, in order; those of documents need the extra `documents`."""
     return sorted((SPLIT if documents.readable() else SPLIT - documents.DOCUMENTS) | TABLES)
 
@@ -41,8 +41,10 @@ def check_upload(filename: str) -> None:
     if suffix in documents.DOCUMENTS and not documents.readable():
         message = f"{filename}: this server does not read {suffix} files. {how_to_install('documents')}."
         raise RequestError(400, message, param="filename", code="invalid_value")
-    if suffix not in accepted():
-        message = f"{filename} is of a format that is not read. Send a file that ends in {', '.join(accepted())}."
+    if suffix not in accepted_suffixes():
+        message = (
+            f"{filename} is of a format that is not read. Send a file that ends in {', '.join(accepted_suffixes())}."
+        )
         raise RequestError(400, message, param="filename", code="invalid_value")
     if (size := len(filename.encode())) > MAX_NAME_BYTES:
         message = (
