@@ -113,7 +113,10 @@ def _with_rows(
     collection: Collection, reader: RecordReader, path: Path, on_progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
     reader.fields = replace(reader.fields, parent=collection.parent_key)
-    report = collection.add_records(reader, on_progress=on_progress)
+    try:
+        report = collection.add_records(reader, on_progress=on_progress)
+    except CorpusError as error:  # it names the file by a path that the client does not know
+        raise CorpusError(str(error).replace(str(path), path.name)) from error
     reasons = [reason.replace(str(path), path.name) for reason in reader.reports]
     if not report.added + report.replaced + report.updated + report.unchanged:
         raise CorpusError(f"{path.name} has no row that can be added: {'; '.join(reasons) or 'it is empty'}.")
