@@ -90,7 +90,7 @@ class ChatRequest(RequestBody):
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata of passages.")
     condense: bool = Field(
         default=False,
-        description="True: a question after others is first rewritten by the language model, so that it can be searched "
+        description="True: the language model first rewrites a question after others, so that it can be searched "
         "without them. That is another request to it.",
     )
     max_tokens: int | None = Field(None, ge=1, le=100_000, description="Tokens of the answer.")
@@ -185,7 +185,8 @@ async def create_chat_completion(request: Request, body: ChatRequest, service: S
 
     The passages stand in `citations`, in a streamed answer in its first event, with the `search_query` that found them.
     Without a language model the answer is the passages and the reason, which also stands in `no_answer`. `warnings`
-    names fields of a filter that no record has, if it found nothing. An answer that breaks off is an error: 502, or an event with `error` in place of `[DONE]`.
+    names fields of a filter that no record has, if it found nothing. An answer that breaks off is an error: 502, or an
+    event with `error` in place of `[DONE]`.
     """
     served = service.registry.collection(named(body.model, service))
     searcher = served.collection.searcher(served.by(body.by or "hybrid"))
