@@ -14,6 +14,12 @@ from cde_rag.search.searcher import fields_of, unknown_fields
 from cde_rag.stores.text_analysis import NEWEST, WORD
 
 Result = TypeVar("Result")
+_UNMARKED: Final = frozenset(  # words of questions, which stand in most texts
+    NEWEST.terms(
+        "about am any can could did do does from get had has have how i me my our should some them us want we what "
+        "when where which who why would you your"
+    )
+)
 MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
 
 
@@ -36,9 +42,11 @@ def with_matches(hit: Hit, query: str) -> dict[str, Any]:
 
     Args:
         hit: Result of a search.
-        query: The query, whose words `matches` has as they stand in title and text, whatever their endings.
+        query: The query, whose words `matches` has as they stand in title and text, whatever their endings; of a
+            question without "how do I" and the like.
     """
     section, terms = hit.metadata.get(SECTION_KEY), set(NEWEST.terms(query))
+    terms = terms - _UNMARKED or terms
     words = set(WORD.findall(f"{hit.title} {hit.text}"))
     return {
         **as_json(hit),

@@ -34,14 +34,14 @@ def check_upload(filename: str) -> None:
     Raises:
         RequestError: 400.
     """
-    if filename != Path(filename).name or "\\" in filename or not filename.isprintable() or filename.startswith("."):
+    if filename != Path(filename).name or "\\" in filename or not filename.isprintable():
         message = f"Expected the name of a file without folders, found {filename!r}. Send the name alone."
         raise RequestError(400, message, param="filename", code="invalid_value")
     suffix = Path(filename).suffix.lower()
     if suffix in documents.DOCUMENTS and not documents.readable():
         message = f"{filename}: this server does not read {suffix} files. {how_to_install('documents')}."
         raise RequestError(400, message, param="filename", code="invalid_value")
-    if suffix not in accepted_suffixes():
+    if filename.startswith(".") or suffix not in accepted_suffixes():
         message = (
             f"{filename} is of a format that is not read. Send a file that ends in {', '.join(accepted_suffixes())}."
         )

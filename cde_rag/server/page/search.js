@@ -59,7 +59,7 @@ export async function refresh() {
       return made("li", button);
     }),
   );
-  byId("start").hidden = Boolean(shown);
+  byId("start").hidden = !byId("results-bar").hidden;
   byId("filters").hidden = !found.fields.length;
   byId("filters").open = byId("filters").open || matchMedia("(min-width: 60rem)").matches;
   byId("facets").replaceChildren(...found.fields.map(facetOf), ...jsonFilter(written));
