@@ -193,9 +193,6 @@ def test_a_file_that_is_indexed_after_its_upload_is_one_document(server: Running
     assert damages(papers) == []
 
 
-JUDGED = [{"query": text, "right": [f"r{number}"]} for number, text in enumerate(texts(24))]
-
-
 def test_judgments_choose_the_weight_as_the_command_does(server: Running) -> None:
     """A weight whose gain is sure is stored, and this server's searches have it at once."""
     served = server.service.registry.collection("papers")
