@@ -604,11 +604,11 @@ def test_a_job_whose_collection_is_left_names_it(
     page.get_by_label("Drop files here").set_input_files(files)
     expect(page.locator("#job-label")).to_contain_text("Adding a.txt")
     page.locator("#collection").select_option("notes")
-    expect(page.locator("#summary")).to_contain_text("0 passages")
+    expect(page.locator("#summary")).to_contain_text("0 passages in 0 documents")
     expect(page.locator("#job-label")).to_contain_text("papers: Adding a.txt")
     gate.set()
     expect(page.locator("#outcome")).to_contain_text("papers: Passages: 2 added", timeout=60_000)
-    expect(page.locator("#summary")).to_contain_text("0 passages")
+    expect(page.locator("#summary")).to_contain_text("0 passages in 0 documents")
     page.locator("#collection").select_option("papers")
     expect(page.locator("#outcome")).to_have_text("")
     assert added == [(40, "a.txt"), (40, "b.txt")]

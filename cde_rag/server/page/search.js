@@ -85,7 +85,7 @@ function facetOf(field) {
         const values = box.checked ? [...others, value] : others;
         choose(field.name, values.length ? { in: values } : null);
       });
-      label.append(box, made("span", String(value)), made("span", String(passages), { className: "number" }));
+      label.append(box, " ", made("span", String(value)), " ", made("span", String(passages), { className: "number" }));
       return label;
     });
     set.append(...few);
