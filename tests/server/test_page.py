@@ -568,6 +568,37 @@ def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> 
 
 
 @needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_files_are_dropped_and_read_again(tmp_path: Path, browser: Browser) -> None:
+    service, embedder = make(tmp_path, files=((tmp_path / "docs").resolve(),))
+    with running(service) as url:
+        folder = add_guide(Running(url, service, embedder), tmp_path)
+        notes = service.registry.collection("notes").collection
+        visit = Visit(browser, f"{url}/?collection=notes#library")
+        page = visit.page
+        expect(page.locator("#documents")).to_contain_text("docs/guide.md")
+        page.evaluate(DROP, ["A river.", "dropped.txt"])
+        expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
+        expect(page.locator("#documents li")).to_have_count(2)
+        expect(page.locator("#documents li").last).to_contain_text("added 2")
+        (folder / "guide.md").write_text("# Ferries\n\nA flood.\n", encoding="utf-8")
+        page.get_by_role("button", name="Read docs/guide.md again").click()
+        expect(page.locator("#outcome")).to_contain_text("deleted", timeout=60_000)
+        assert "A flood." in " ".join(record.text for record in notes.scroll({"source": "docs/guide.md"}))
+        expect(page.get_by_role("button", name="Read uploads/dropped.txt again")).to_have_count(0)
+        assert visit.errors == []
+        page.close()
+
+
+DROP = """([text, name]) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([text], name));
+  const drop = new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer });
+  document.querySelector("#drop").dispatchEvent(drop);
+}"""
+
+
+@needs_a_browser
 def test_a_page_that_is_opened_amid_a_job_shows_what_came_of_it(server: Running, browser: Browser) -> None:
     gate, papers = threading.Event(), server.service.registry.collection("papers").collection
 

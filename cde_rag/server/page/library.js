@@ -60,7 +60,10 @@ export async function describe() {
     `${counted(found.documents, "passage")} in ${overview.complete ? "" : "more than "}` +
     `${counted(overview.documents, "document")}${disk} · model ${found.model}${pending}`;
   byId("files").accept = overview.suffixes.join(",");
-  byId("formats").textContent = `Formats: ${overview.suffixes.map((each) => each.slice(1)).join(", ")}. A file replaces the document of its name.`;
+  const documents = overview.suffixes.includes(".pdf") ? "PDF, HTML, Word, PowerPoint, " : "";
+  byId("formats").textContent =
+    `Markdown, text, ${documents}notebooks, source code; CSV, JSONL and Parquet with a column “text”. ` +
+    "A file replaces the document of its name.";
   describeFacts(found);
   describeTuning();
   describeJobs(jobs.data.filter((job) => job.collection === name));
@@ -73,16 +76,16 @@ export async function describe() {
 }
 
 function describeFacts(found) {
-  const made_ = found.context_size
+  const context = found.context_size
     ? `made ${found.context_created.slice(0, 10)} from ${number(found.context_size)} of ` +
       `${number(found.context_documents_seen)} passages`
     : "none: passages are read without a corpus";
-  byId("context").textContent = `Context: ${made_}.`;
+  byId("context").textContent = `Context: ${context}.`;
   const facts = [
     ["Fingerprint", found.fingerprint.slice(0, 16)],
     ["Generation", String(found.generation)],
     ["Vectors", `${found.dim} dimensions`],
-    ["Context", `${made_}, ${found.context_sampling}, seed ${found.context_seed}`],
+    ["Context", `${context}, ${found.context_sampling}, seed ${found.context_seed}`],
     ["Parents", found.parent_key ? `by ${found.parent_key}` : "none"],
     ["Search by words", found.has_bm25 ? "yes" : "no text index"],
     ["Weight of vectors", String(found.hybrid_weight)],
