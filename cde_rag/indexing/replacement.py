@@ -127,7 +127,7 @@ class Replacement:
                 self._leaving[name] += [record.id for record in sent]
 
     def _passages_of(self, names: Mapping[str, str], stored: Mapping[str, Row]) -> Iterator[tuple[str, Record]]:
-        """Yield stored passages of documents of some names, if there are others than those of a chunk; `stored`."""
+        """Yield the stored passages of documents of some names, unless all of them are a chunk's own, in `stored`."""
         known = [document_of(row.record) for row in stored.values()]
         asked = iter(names)
         while part := set(islice(asked, _OPERANDS)):
