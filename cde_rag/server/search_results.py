@@ -6,8 +6,8 @@ from typing import Any, Final, TypeVar
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError, UnknownFieldWarning, adapter_warns
-from cde_rag.readers import FOLDER_KEY, SECTION_KEY
-from cde_rag.readers.passages import place_in_file
+from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
+from cde_rag.readers.passages import document_of, place_in_file
 from cde_rag.records import Hit, Record, parent_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import fields_of, unknown_fields
@@ -74,18 +74,22 @@ def with_warnings(
 
 
 def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]:
-    """Return a record between its neighbours of the same parent, in their order; none if there is no such record.
+    """Return a record between its neighbours of the same document, else of the same parent; none without such a record.
 
     Args:
         collection: Collection of the record.
         id_: Id of the record.
         around: Maximum number of neighbours on each side.
     """
-    records, key = collection.get([id_]), collection.parent_key
-    parent = parent_of(records[0], key) if records else None
-    if key is None or parent is None:
+    records = collection.get([id_])
+    if not records:
         return records
-    passages = list(collection.scroll({key: parent}))
+    if (source := document_of(records[0])) is not None:
+        passages = [record for record in collection.scroll({PARENT_KEY: source}) if document_of(record) == source]
+        passages.sort(key=lambda record: int(record.id.rpartition("#")[2]))
+    else:
+        key, parent = collection.parent_key, parent_of(records[0], collection.parent_key)
+        passages = records if key is None or parent is None else list(collection.scroll({key: parent}))
     place = next((place for place, record in enumerate(passages) if record.id == id_), None)
     if place is None:  # it was deleted, or moved to another parent, meanwhile
         return records

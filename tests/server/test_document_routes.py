@@ -161,6 +161,17 @@ def test_a_client_cannot_make_the_server_read_other_files(
     assert "money" not in str([record.text for record in notes(reading).scroll()])
 
 
+def test_neighbours_are_of_the_same_document_in_its_order(server: Running, docs: Path) -> None:
+    """Also in a collection without parents, and if a passage was written again."""
+    reader = RecordReader(docs, max_characters=40)
+    notes(server).add_records(reader)
+    (first, second, *_) = notes(server).scroll()
+    notes(server).delete([second.id])
+    notes(server).add_records([second])
+    found = server.get("/v1/collections/notes/neighbours", params={"id": first.id, "around": 1})["records"]
+    assert [record["id"] for record in found] == [first.id, second.id]
+
+
 def test_without_folders_no_file_is_read_again(server: Running, docs: Path) -> None:
     notes(server).add_records(RecordReader(docs))
     error = server.post("/v1/collections/notes/documents/reindex", {"document": "docs/guide.md"}, 400)["error"]
