@@ -200,11 +200,11 @@ class RemoteModel:
         except self._cut as error:
             raise self._no_answer(f"{type(error).__name__}: {error!s:.200}") from error
         except (ValueError, AttributeError, TypeError) as error:  # the client does not check what it reads
-            raise self._no_answer("events that are none of OpenAI's API") from error
+            raise self._no_answer("it sent events that are none of OpenAI's API") from error
         if not answered:
-            raise self._no_answer("no event of an answer")
+            raise self._no_answer("it sent no event of one")
         if finish is None:
-            raise self._no_answer("one that broke off, without a finish_reason. Its text is incomplete")
+            raise self._no_answer("it broke off, without a finish_reason")
         yield Delta("", finish, usage)
 
     async def _first_model(self) -> str:
@@ -226,7 +226,7 @@ class RemoteModel:
         return self._no_answer(f"it answered {status}: {said:.300}" if status else f"{said:.300}")
 
     def _no_answer(self, found: str) -> RequestError:
-        return RequestError(502, f"Expected an answer of {self.name}, found: {found}", code="language_model")
+        return RequestError(502, f"{self.name} gave no complete answer: {found}", code="language_model")
 
 
 def _options(sampling: Sampling) -> dict[str, Any]:

@@ -177,10 +177,10 @@ def test_judgments_stay_and_are_saved(server: Running, browser: Browser) -> None
     expect(page.locator("#hits li").first).to_be_visible()
     id_ = page.locator("#hits li").first.get_attribute("data-id")
     page.locator("#hits .right").first.click()
-    expect(page.locator("#count")).to_have_text("1 of 20 judged questions for tuning.")
+    expect(page.locator("#count")).to_have_text("1 of 20 judged questions")
     page.reload()
     expect(page.locator(f'li[data-id="{id_}"] .right[aria-pressed=true]')).to_be_visible()
-    page.get_by_role("link", name="Tune the ranking").click()
+    page.get_by_role("link", name="Tune").click()
     expect(page.locator("#goal-label")).to_have_text("1 of 20 judged questions for tuning")
     expect(page.get_by_role("button", name="Tune", exact=True)).to_be_disabled()
     with page.expect_download() as download:
@@ -290,7 +290,7 @@ def test_texts_are_never_html(server: Running, browser: Browser) -> None:
 def test_errors_and_empty_results_are_sentences(server: Running, browser: Browser) -> None:
     visit = Visit(browser, server.url)
     visit.page.get_by_label("Collection").select_option("papers")
-    visit.page.get_by_text("More", exact=True).click()
+    visit.page.get_by_text("As JSON", exact=True).click()
     visit.page.get_by_label("Query").fill("river")
     where = visit.page.get_by_label("Filter as JSON")
     for given, message in (("{", "The filter is no JSON"), ('{"year": {"near": 1}}', "near")):
@@ -399,7 +399,7 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     item = page.locator('#hits li[data-id="uploads/guide.md#0"]')
     item.get_by_role("button", name="Mark as right").click()
     page.locator("#hits li").last.get_by_role("button", name="Mark as wrong").click()
-    page.get_by_role("link", name="Tune the ranking").click()
+    page.get_by_role("link", name="Tune").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as BEIR set").click()
     assert download.value.suggested_filename == "papers-judged.zip"
@@ -421,7 +421,7 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     page.keyboard.press("Escape")
 
     page.get_by_role("link", name="Library").click()
-    page.get_by_text("Random sample").click()
+    page.get_by_text("Random seed", exact=True).click()
     page.get_by_label("Random seed of the sample").fill("7")
     page.get_by_role("button", name="Make a new context").click()
     expect(outcome).to_contain_text("Moved to a new context", timeout=60_000)

@@ -1,5 +1,5 @@
 // Shared by the views: elements, requests, and the passage that is open. Texts are set as text, never as HTML.
-import { rendered, where } from "./text.js";
+import { isMarkdownFile, rendered, reopened, where } from "./text.js";
 
 export const byId = (id) => document.getElementById(id);
 export const selected = () => byId("collection").value;
@@ -72,12 +72,17 @@ async function showAround() {
     const path = `${collectionPath(name)}/neighbours?id=${encodeURIComponent(hit.id)}&around=${around}`;
     const records = (await call(path)).records;
     if (opened.hit !== hit || opened.step !== step) return;
+    let open; // the fence of a code block that the passage before left open
     byId("passages").replaceChildren(
       ...records.map((record) => {
-        const found = record.id === hit.id;
-        const article = made("article", undefined, { className: found ? "found" : "" });
-        if (found) article.append(made("h3", "This passage", { className: "unseen" }));
-        article.append(...rendered(record.text, { source: record.metadata.source, matches: hit.matches }));
+        const source = record.metadata.source;
+        const article = made("article");
+        article.classList.toggle("found", record.id === hit.id);
+        article.classList.toggle("lines", !isMarkdownFile(source));
+        if (record.id === hit.id) article.append(made("h3", "This passage", { className: "unseen" }));
+        const part = isMarkdownFile(source) ? reopened(record.text, open) : { text: record.text, open };
+        open = part.open;
+        article.append(...rendered(part.text, { source, matches: hit.matches }));
         return article;
       }),
     );

@@ -127,7 +127,7 @@ function jsonFilter(written) {
     filtered();
     again();
   });
-  details.append(made("summary", "More"), label, text);
+  details.append(made("summary", "As JSON"), label, text);
   const none = made("button", "Clear filters", { type: "button", id: "unfiltered" });
   none.addEventListener("click", async () => {
     chosen = new Map();
@@ -148,6 +148,7 @@ function choose(field, condition) {
 function filtered() {
   const size = chosen.size + (byId("where")?.value.trim() ? 1 : 0);
   byId("filter-count").textContent = size ? ` (${size})` : "";
+  byId("unfiltered").hidden = !size;
 }
 
 // The filter of the search: the chosen fields, and what is written as JSON.
@@ -284,7 +285,7 @@ function judge(query, id, value) {
 // The number of judged questions, below the hits.
 export function count() {
   const some = judged.judgments().length;
-  byId("count").textContent = `${judged.answered()} of ${judged.GOAL} judged questions for tuning.`;
+  byId("count").textContent = `${judged.answered()} of ${judged.GOAL} judged questions`;
   byId("judged").hidden = !some;
 }
 

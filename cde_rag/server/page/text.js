@@ -9,6 +9,7 @@ const LEAD = 70; // characters before the first word that was found
 const INLINE =
   /(?<ticks>`+)(?!`)(?<code>[\s\S]*?[^`])\k<ticks>(?!`)|!\[(?<alt>[^\]]*)\]\([^()]*(?:\([^()]*\)[^()]*)*\)|\[(?<label>[^\][]+)\]\((?<href>[^()\s]*(?:\([^()]*\)[^()\s]*)*)[^)]*\)|\*\*(?=\S)(?<strong>[\s\S]+?)\*\*|(?<![\w*\\])\*(?=[^\s*])(?<em>[^*\n]+?)\*(?![\w*])|(?<![\w\\])_(?=[^\s_])(?<low>[^_\n]+?)_(?!\w)|\[(?<cite>\d{1,3})\]/g;
 const FENCE = /^\s*(```+|~~~+)/;
+const FENCES = /^\s*(```+|~~~+)[^\S\n]*(.*)$/gm;
 const ITEM = /^(\s*)(?:[-*+]|(\d+)[.)])\s+(.*)$/;
 const RULE = /^\s*([-*_])(\s*\1){2,}\s*$/;
 const BAR = /^\s*\|.*\|\s*$/;
@@ -80,6 +81,17 @@ function plain(text) {
     .trim();
 }
 
+// A passage whose code block begins in the passage before is given its fence. `open` is what that left open; if it is not
+// known, a first fence without a language, of an odd number, ends a block.
+export function reopened(text, open) {
+  const fences = [...text.matchAll(FENCES)];
+  const inside = open ?? (fences.length % 2 === 1 && !fences[0][2].trim() && fences[0].index > 0 ? fences[0][1] : "");
+  const marks = [...(inside ? [inside] : []), ...fences.map((found) => found[1])];
+  return { text: inside ? `${inside}\n${text}` : text, open: marks.length % 2 ? marks.at(-1) : "" };
+}
+
+export const isMarkdownFile = (source) => typeof source === "string" && MARKDOWN.test(source);
+
 // A text as elements: Markdown rendered, other texts as they are. `cite` makes the element of a number in brackets.
 export function rendered(text, { source, matches = [], cite } = {}) {
   if (text.length > LONGEST || !isMarkdown(source)) {
@@ -130,7 +142,9 @@ function blocks(lines, span) {
       at += 1;
       const code = takeWhile((each) => !each.trim().startsWith(fence));
       at += 1;
-      found.push(made("pre", made("code", span(code.join("\n"), true)), { tabIndex: 0 }));
+      if (code.some((each) => each.trim())) {
+        found.push(made("pre", made("code", span(code.join("\n"), true)), { tabIndex: 0 }));
+      }
     } else if (HEADING.test(line) || NOTE.test(line)) {
       at += 1;
       const title = line.match(HEADING)?.[1] ?? line.match(NOTE)[1] ?? "Note";
