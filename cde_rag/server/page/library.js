@@ -4,7 +4,7 @@ import * as judged from "./judged.js";
 import { count } from "./search.js";
 
 const PAUSE_MS = 300; // between looks at a job
-const PAGE = 50; // documents
+const PAGE = matchMedia("(min-width: 60rem)").matches ? 50 : 10; // documents
 const RECENT = 8; // jobs
 const KINDS = {
   upload: "Add a file",
