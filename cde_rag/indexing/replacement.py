@@ -2,7 +2,8 @@
 
 A passage of a document has the id `source#number`, numbered without gaps from 0, so that the number of passages that
 are read tells which stored ones the document no longer has. One file may be stored under several names: its absolute
-path, if it was indexed by itself, and its path in each folder that was indexed. Those that are not read are doubles.
+path, if it was indexed by itself, its path in each folder that was indexed, and `uploads/NAME`, if it was sent to a
+server. Those that are not read are doubles; an upload is one if the file has more than half of its passages.
 So are the passages of a folder that was renamed or moved: one that is gone, of whose documents most are in another now,
 with some of their text.
 """
@@ -17,7 +18,7 @@ from cde_rag.errors import StoreError
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.pages import page_of
-from cde_rag.readers.passages import document_of, file_of, kind_of, source_of
+from cde_rag.readers.passages import UPLOADS, document_of, file_of, kind_of, source_of
 from cde_rag.readers.reading_rules import NEWEST_RULES
 from cde_rag.records import Record, Row
 from cde_rag.stores.store import Store
@@ -111,30 +112,48 @@ class Replacement:
             for other in [] if path is None else self._names_of(path, new[name]):
                 if other not in self._documents:  # else it is read, too
                     names.setdefault(other, name)
+        uploads: dict[str, list[Record]] = {}
+        for source, record in self._passages_of(names, stored):
+            name = names[source]
+            if name != source and _is_upload(record):
+                uploads.setdefault(source, []).append(record)
+                continue
+            double = name != source and _present(record, self._gone) == paths[name]
+            if double or (name == source and _number(record) >= self._documents[name]):
+                self._leaving[name].append(record.id)
+        for name, path in paths.items():
+            sent = [] if path is None else uploads.get(f"{UPLOADS}/{path.name}", [])
+            if sent and path is not None and 2 * _contained(path, [record.text for record in sent]) > len(sent):
+                self._leaving[name] += [record.id for record in sent]
+
+    def _passages_of(self, names: Mapping[str, str], stored: Mapping[str, Row]) -> Iterator[tuple[str, Record]]:
+        """Yield the stored passages of documents of some names, unless all of them are a chunk's own, in `stored`."""
         known = [document_of(row.record) for row in stored.values()]
-        asked = iter(names.items())
-        while part := dict(islice(asked, _OPERANDS)):
+        asked = iter(names)
+        while part := set(islice(asked, _OPERANDS)):
             where = {PARENT_KEY: {"in": list(part)}}
             if self._store.count(where) == sum(name in part for name in known):
                 continue  # nothing but what the chunk itself writes; found without reading a row
             for row in self._store.scroll(where=where):
                 source = document_of(row.record)
-                if source is None or source not in part:
-                    continue
-                name, number = part[source], _number(row.record)
-                double = name != source and _present(row.record, self._gone) == paths[name]
-                if double or (name == source and number >= self._documents[name]):
-                    self._leaving[name].append(row.record.id)
+                if source is not None and source in part:
+                    yield source, row.record
 
     def _names_of(self, path: Path, record: Record) -> list[str]:
         """Return the names under which a file may be stored, one of whose passages is given."""
-        names = [str(path), *(source_of(path, [Path(each)])[PARENT_KEY] for each in self._folders)]
+        names = [str(path), f"{UPLOADS}/{path.name}"]
+        names += [source_of(path, [Path(each)])[PARENT_KEY] for each in self._folders]
         folder: str | None = record.metadata.get(FOLDER_KEY)
         if folder is None:
             return names
         if folder not in self._gone:
             self._gone[folder] = _former(self._store, folder)
         return [*names, *(f"{gone.name}/{path.relative_to(folder).as_posix()}" for gone in self._gone[folder])]
+
+
+def _is_upload(record: Record) -> bool:
+    """Return True for a passage of a file that was sent to a server."""
+    return FOLDER_KEY not in record.metadata and str(record.metadata.get(PARENT_KEY)).startswith(f"{UPLOADS}/")
 
 
 def _number(record: Record) -> int:
@@ -291,7 +310,7 @@ def _has_most(store: Store, other: Path, folder: Path) -> bool:
     for row in store.scroll(where={FOLDER_KEY: str(other), PARENT_KEY: {"in": sample}}):
         if (source := document_of(row.record)) is not None and source in texts:
             texts[source].append(row.record.text)
-    return 2 * sum(_contains(files[source], found) for source, found in texts.items()) > len(sample)
+    return 2 * sum(_contained(files[source], found) > 0 for source, found in texts.items()) > len(sample)
 
 
 def _sources(store: Store, folder: Path) -> list[str]:
@@ -300,13 +319,13 @@ def _sources(store: Store, folder: Path) -> list[str]:
     return list(dict.fromkeys(source for source in sources if source is not None))
 
 
-def _contains(file: Path, passages: Sequence[str]) -> bool:
-    """Return True if a file has one of some passages, False if it cannot be read."""
+def _contained(file: Path, passages: Sequence[str]) -> int:
+    """Return the number of some passages that a file has, 0 if it cannot be read."""
     if not file.is_file() or (file.suffix.lower() in documents.DOCUMENTS and not documents.readable()):
-        return False
+        return 0
     try:
         kind = kind_of(file, frozenset())
         texts = [page_of(file, kind, rules, file.name).text for rules in range(1, NEWEST_RULES + 1)]
     except UnusableError:
-        return False
-    return any(passage in text for passage in passages for text in texts)
+        return 0
+    return sum(any(passage in text for text in texts) for passage in passages)

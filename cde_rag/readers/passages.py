@@ -25,6 +25,8 @@ _MINIFIED = re.compile(r"\.min\.\w+$|[-.]bundle\.js$")
 PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a passage begins
+UPLOADED_KEY = "uploaded"  # metadata key that says when a passage came over HTTP: UTC, ISO 8601
+UPLOADS: Final = "uploads"  # the folder that passages of uploaded files name in front of their file
 
 UNITS: Final = ("page", "slide", "cell", "line")  # metadata keys that say where in a file a passage is
 

@@ -15,11 +15,11 @@ from starlette.responses import Response, StreamingResponse
 
 from cde_rag._validation import utf8
 from cde_rag.search.fusion import Ranking
-from cde_rag.server.citations import cited, prompt, without_model
+from cde_rag.server.citations import cited, condensing, prompt, without_model
 from cde_rag.server.disconnect import while_connected
 from cde_rag.server.error_responses import Json, RequestError, as_request_error, error_body
 from cde_rag.server.json_route import JsonRoute
-from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling, Usage, complete
+from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Messages, Sampling, Usage, complete
 from cde_rag.server.registry import SUFFIXES, ServedCollection
 from cde_rag.server.search_results import with_warnings
 from cde_rag.server.service import RequestBody, Service, Serving, only
@@ -28,6 +28,7 @@ from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS, check_
 router = APIRouter(prefix="/v1/chat", route_class=JsonRoute)
 Ignored: TypeAlias = Any
 """A field of other programs that could not change the answer."""
+_CONDENSED_TOKENS: Final = 200  # of a question that stands alone
 _NO_TOOLS: Final = "the answer is made from passages, without tools"
 _ONE_SAMPLE: Final = "the language model's own is used"
 NO_PASSAGE = "The collection holds no passage that matches the question, and so there is no answer."
@@ -87,6 +88,11 @@ class ChatRequest(RequestBody):
     k: int = Field(6, ge=1, le=50, description="Maximum number of passages.")
     by: Ranking | None = Field("hybrid", description="As in a search.")
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata of passages.")
+    condense: bool = Field(
+        default=False,
+        description="True: the language model first rewrites a question after others, so that it can be searched "
+        "without them. That is another request to it.",
+    )
     max_tokens: int | None = Field(None, ge=1, le=100_000, description="Tokens of the answer.")
     max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="The same, by its newer name.")
     temperature: float | None = Field(None, ge=0, le=2)
@@ -177,24 +183,27 @@ async def describe_chat(service: Serving) -> Json:
 async def create_chat_completion(request: Request, body: ChatRequest, service: Serving) -> Response:
     """Answer the last message from passages of a collection, with their numbers in brackets.
 
-    The passages stand in `citations`, in a streamed answer in its first event. Without a language model the answer is
-    the passages and the reason, which also stands in `no_answer`. `warnings` names fields of a filter that no record
-    has, if it found nothing. An answer that breaks off is an error: 502, or an event with `error` in place of `[DONE]`.
+    The passages stand in `citations`, in a streamed answer in its first event, with the `search_query` that found them.
+    Without a language model the answer is the passages and the reason, which also stands in `no_answer`. `warnings`
+    names fields of a filter that no record has, if it found nothing. An answer that breaks off is an error: 502, or an
+    event with `error` in place of `[DONE]`.
     """
     served = service.registry.collection(named(body.model, service))
     searcher = served.collection.searcher(served.by(body.by or "hybrid"))
+    language_model = service.options.language_model
     question = body.messages[-1].text
+    if body.condense and language_model is not None:
+        question = await while_connected(request, condensed(language_model, body.conversation))
     search = partial(searcher.search, question, body.k, where=body.where)
     hits, warnings = await in_thread(with_warnings, served.collection, search, body.where)
-    citations = cited(hits)
-    language_model = service.options.language_model
+    citations = cited(hits, question)
     no_answer = NO_PASSAGE if not citations else NO_MODEL if language_model is None else None
     fields: dict[str, Any] = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "created": int(time.time()),
         "model": model_id(served),
     }
-    found = {"citations": citations, "no_answer": no_answer, "warnings": warnings}
+    found = {"citations": citations, "search_query": question, "no_answer": no_answer, "warnings": warnings}
     if language_model is None or no_answer is not None:
         deltas = _given(without_model(citations, no_answer or NO_MODEL))
     else:
@@ -227,6 +236,24 @@ def named(model: str, service: Service) -> str:
 def model_id(served: ServedCollection) -> str:
     """Return the id of a collection's model in `/v1/models`."""
     return f"{served.collection.embedder.context.identity.name}@{served.name}"
+
+
+async def condensed(model: LanguageModel, conversation: Messages) -> str:
+    """Return the last question of a conversation so that it can be searched without the turns before it.
+
+    The question stays as it is if it is the first, or if the language model writes nothing that can be searched.
+
+    Raises:
+        RequestError: The language model does not answer.
+    """
+    question = conversation[-1]["content"]
+    if not any(turn["role"] == "user" for turn in conversation[:-1]):
+        return question
+    messages = condensing(conversation, model.characters)
+    answer = await _joined(complete(model.stream(messages, Sampling(max_tokens=_CONDENSED_TOKENS))))
+    written = " ".join(answer.text.split())
+    usable = answer.finish == "stop" and 0 < len(written) <= QUERY_CHARACTERS and written.isprintable()
+    return written if usable else question
 
 
 async def answered(

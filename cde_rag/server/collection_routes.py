@@ -17,7 +17,7 @@ from cde_rag.search.searcher import RERANKED
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, check_fingerprint
-from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
+from cde_rag.server.search_results import as_json, neighbours_of, with_matches, with_warnings
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.server.text_limits import DocumentText, QueryText
 
@@ -50,6 +50,11 @@ class SearchRequest(RequestBody):
     group_size: int = Field(3, ge=1, le=MOST_HITS, description="Maximum number of hits per group or parent.")
     parents: bool = Field(default=False, description="True: return the parents of the best hits, complete.")
     fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")
+    matches: bool = Field(
+        default=False,
+        description="True: each hit also has its `section`, its `place` in the file, and `matches`, those words of its "
+        "title and text that match words of the query.",
+    )
     rerank: str | None = Field(None, description="Reranker of the best hits: one that the server was started with.")
     rerank_top: int | None = Field(None, ge=1, le=MOST_HITS, description="Number of hits to rerank; 50 by default.")
     rerank_budget_ms: int | None = Field(
@@ -60,6 +65,8 @@ class SearchRequest(RequestBody):
     def _with_a_reranker(self) -> "SearchRequest":
         if self.rerank is None and (self.rerank_top, self.rerank_budget_ms) != (None, None):
             raise ValueError("rerank_top and rerank_budget_ms are of rerank; name a reranker, or leave them out")
+        if self.matches and (self.parents or self.group_by is not None):
+            raise ValueError("matches are of hits; leave it out, or group_by and parents")
         return self
 
 
@@ -159,7 +166,10 @@ def found(served: ServedCollection, body: SearchRequest, rerank: Rerank | None =
     else:
         kind, search = "hits", partial(searcher.search, body.query, body.k, **paged)
     results, warnings = with_warnings(collection, search, body.where)
-    found = [as_json(result) for result in results]
+    found = [
+        with_matches(result, body.query) if body.matches and isinstance(result, Hit) else as_json(result)
+        for result in results
+    ]
     pending = collection.pending
     return {"by": by, "fingerprint": fingerprint, kind: found, "warnings": warnings, "pending": pending}
 

@@ -12,10 +12,9 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import unwrapped
 from cde_rag.errors import ContextError
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
-from cde_rag.readers import SECTION_KEY
 from cde_rag.records import Hit, Row, embedded_text
 from cde_rag.server.registry import ServedCollection
-from cde_rag.server.search_results import as_json, with_warnings
+from cde_rag.server.search_results import with_matches, with_warnings
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 
 CANDIDATES: Final = 30  # of each other ranking; they are ranked again in the null context
@@ -105,17 +104,15 @@ def compared(
         where,
     )
     hits = {way: [hit for of, hit in found if of == way] for way in searchers}
-    columns: dict[str, dict[str, Any]] = {way: {"hits": [_shown(hit) for hit in hits[way][:k]]} for way in searchers}
+    columns: dict[str, dict[str, Any]] = {
+        way: {"hits": [with_matches(hit, query) for hit in hits[way][:k]]} for way in searchers
+    }
     candidates = list(dict.fromkeys(hit.id for way in searchers for hit in hits[way][:CANDIDATES]))
     try:
-        columns["null"] = {"hits": [_shown(hit) for hit in null.ranked(served, query, candidates)[:k]]}
+        ranked = null.ranked(served, query, candidates)[:k]
+        columns["null"] = {"hits": [with_matches(hit, query) for hit in ranked]}
     except ContextError as error:
         columns["null"] = {"missing": str(error)}
     without = {"missing": "The collection has no text index."}
     named = [{"name": way, **columns.get(way, without)} for way in ("own", "null", "bm25", "hybrid")]
     return {"columns": named, "warnings": warnings}
-
-
-def _shown(hit: Hit) -> dict[str, Any]:
-    section = hit.metadata.get(SECTION_KEY)
-    return {**as_json(hit), "section": section if isinstance(section, str) else ""}

@@ -105,8 +105,11 @@ def add_handlers(app: FastAPI) -> None:
     def library(_: Request, error: Exception) -> Response:
         return error_response(as_request_error(error))
 
-    def http(_: Request, error: Exception) -> Response:
+    def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 404:  # routes raise RequestError
+            message = f"There is no route {request.url.path!r:.200}. GET /openapi.json lists the routes."
+            return error_response(RequestError(404, message, code="route_not_found"))
         if isinstance(error.__cause__, RecursionError | ValueError):  # raised while FastAPI parsed the body
             return error_response(_of_json(error.__cause__))
         return error_response(RequestError(error.status_code, error.detail, headers=error.headers))

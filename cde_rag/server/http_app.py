@@ -17,6 +17,7 @@ from cde_rag.server import (
     chat_routes,
     collection_routes,
     context_routes,
+    document_routes,
     embedding_routes,
     job_routes,
     judgments,
@@ -53,7 +54,7 @@ def create_app(service: Service, tenants: Mapping[str, Service] | None = None) -
     )
     app.state.service, app.state.tenants = service, tenants
     served = (embedding_routes, rerank_routes, vector_store_routes, chat_routes, collection_routes, context_routes)
-    for routes in (*served, job_routes, judgments, page_routes):
+    for routes in (*served, document_routes, job_routes, judgments, page_routes):
         app.include_router(routes.router, dependencies=[] if routes is page_routes else [Depends(check_parameters)])
     app.add_api_route("/health", _health, methods=["GET"])
     app.add_api_route("/metrics", _metrics, methods=["GET"], dependencies=[Depends(check_is_no_tenants)])

@@ -1,4 +1,4 @@
-"""Routes of jobs: recontextualize and rollback of a collection, their progress and cancellation."""
+"""Routes of jobs: moves of a collection, files, drift and tuning, with their progress and cancellation."""
 
 from dataclasses import asdict
 from functools import partial
@@ -14,6 +14,7 @@ from cde_rag.indexing.canary import Canary
 from cde_rag.server.error_responses import Json
 from cde_rag.server.jobs import Job, OnProgress
 from cde_rag.server.json_route import JsonRoute
+from cde_rag.server.judgments import JudgmentsRequest, tuned
 from cde_rag.server.registry import ServedCollection
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.server.text_limits import QueryText
@@ -61,7 +62,7 @@ async def start_recontextualize(name: str, body: RecontextualizeRequest, service
         )
         return asdict(report)
 
-    return _accepted(await in_thread(service.jobs.start, "recontextualize", name, run))
+    return accepted(await in_thread(service.jobs.start, "recontextualize", name, run))
 
 
 @router.post("/collections/{name}/rollback", status_code=202)
@@ -72,7 +73,7 @@ async def start_rollback(name: str, service: Serving, _: NoFields | None = None)
     def run(on_progress: OnProgress) -> dict[str, Any]:
         return asdict(_unbatched(served).rollback(on_progress=on_progress))
 
-    return _accepted(await in_thread(service.jobs.start, "rollback", name, run))
+    return accepted(await in_thread(service.jobs.start, "rollback", name, run))
 
 
 @router.post("/collections/{name}/drift", status_code=202)
@@ -84,7 +85,7 @@ async def start_drift(name: str, service: Serving, _: NoFields | None = None) ->
         found = _unbatched(served).drift()
         return {**found.to_json(), "pays": found.pays()}
 
-    return _accepted(await in_thread(service.jobs.start, "drift", name, run))
+    return accepted(await in_thread(service.jobs.start, "drift", name, run))
 
 
 @router.post("/collections/{name}/files", status_code=202)
@@ -92,13 +93,14 @@ async def upload_file(
     name: str,
     request: Request,
     service: Serving,
-    filename: Annotated[str, Query(min_length=1, max_length=200, description="Name that ends in .md or .txt.")],
+    filename: Annotated[str, Query(min_length=1, max_length=200, description="Name of the file, without folders.")],
 ) -> Json:
-    """Start to index a text or Markdown file, which is the body, in UTF-8; it replaces the file of its name.
+    """Start to index a file, which is the body, in any format that `cde-rag index` reads; it replaces that of its name.
 
     A document that was indexed from a folder is replaced, too, if no other has the name; else `doubles` names them.
     Passages are written every few seconds, and those that the file no longer has are deleted at the end. A job that
-    failed or was cancelled leaves old and new passages; the same request completes it.
+    failed or was cancelled leaves old and new passages; the same request completes it. Rows of a table (JSONL, CSV,
+    Parquet) are upserted by their ids; `skipped` counts those that are left out.
     """
     served = service.registry.collection(name)
     check_upload(filename)
@@ -107,7 +109,25 @@ async def upload_file(
     def run(on_progress: OnProgress) -> dict[str, Any]:
         return uploaded(served.collection, filename, content, on_progress)
 
-    return _accepted(await in_thread(service.jobs.start, "upload", name, run))
+    return accepted(await in_thread(service.jobs.start, "upload", name, run, filename))
+
+
+@router.post("/collections/{name}/tune", status_code=202)
+async def start_tune(name: str, body: JudgmentsRequest, service: Serving) -> Json:
+    """Start the choice of the weight of vectors in hybrid search, by at least 20 judged queries, as `cde-rag tune`.
+
+    The weight is stored, and used by this server at once, if the 95 % interval of the gain on queries that did not
+    choose it is above zero: then `written` is true. It cannot be cancelled.
+    """
+    served = service.registry.collection(name)
+
+    def run(_: OnProgress) -> dict[str, Any]:
+        report = tuned(_unbatched(served), body.judgments)
+        if report["written"]:
+            service.registry.reopen(name)
+        return report
+
+    return accepted(await in_thread(service.jobs.start, "tune", name, run))
 
 
 def _unbatched(served: ServedCollection) -> Collection:
@@ -137,5 +157,6 @@ def _described(job: Job) -> dict[str, object]:
     return {"object": "job", **asdict(job)}
 
 
-def _accepted(job: Job) -> Json:
+def accepted(job: Job) -> Json:
+    """Return the answer to a request that starts a job."""
     return Json(_described(job), status_code=202)

@@ -27,24 +27,28 @@ class Job:
     """A run over a collection.
 
     Attributes:
-        kind: "recontextualize", "rollback", "drift" or "upload".
+        kind: "recontextualize", "rollback", "drift", "tune", "upload" or "reindex".
         collection: Name of the collection.
+        subject: Name of the file or document; None of the others.
         id: Its id.
         status: State of the run.
         done: Passages done.
         total: Passages to do; None if unknown.
         started: Seconds since 1970.
+        ended: Seconds since 1970; None while it runs.
         error: Message of the error that ended it.
         result: Report of the run.
     """
 
     kind: str
     collection: str
+    subject: str | None = None
     id: str = field(default_factory=lambda: f"job_{secrets.token_hex(8)}")
     status: Literal["running", "succeeded", "failed", "cancelled"] = "running"
     done: int = 0
     total: int | None = None
     started: float = field(default_factory=time.time)
+    ended: float | None = None
     error: str | None = None
     result: dict[str, Any] | None = None
 
@@ -58,13 +62,13 @@ class Jobs:
         self._threads: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
 
-    def start(self, kind: str, collection: str, run: Run) -> Job:
-        """Start a run in a thread.
+    def start(self, kind: str, collection: str, run: Run, subject: str | None = None) -> Job:
+        """Start a run in a thread; `subject` is the file or document that it is about.
 
         Raises:
             RequestError: 409, another job of the collection is running.
         """
-        job = Job(kind, collection)
+        job = Job(kind, collection, subject)
         with self._lock:
             for other in self._jobs.values():
                 if other.collection == collection and other.status == "running":
@@ -121,11 +125,12 @@ class Jobs:
             if cancelled.is_set():
                 raise _CancelledRunError
 
+        status: Literal["succeeded", "failed", "cancelled"] = "succeeded"
         try:
             job.result = run(on_progress)
-            job.status = "succeeded"
         except _CancelledRunError:
-            job.status = "cancelled"
+            status = "cancelled"
         except Exception as error:  # noqa: BLE001 (whoever looks at the job reads it)
-            job.error = str(as_request_error(error))
-            job.status = "failed"
+            job.error, status = str(as_request_error(error)), "failed"
+        job.ended = time.time()
+        job.status = status  # last: a client that reads it reads all else, too

@@ -1,4 +1,4 @@
-"""Judgments of people on hits, as a retrieval set in the layout of BEIR."""
+"""Judgments of people on hits: as a retrieval set in the layout of BEIR, and to choose the weight of hybrid search."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter
@@ -16,7 +16,11 @@ from starlette.responses import FileResponse, Response
 
 from cde_rag._validation import utf8
 from cde_rag.collection.collection import Collection
+from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.errors import CorpusError
+from cde_rag.evaluation.hybrid_weight import tuned_weight
+from cde_rag.evaluation.judged_questions import JudgedQuestion
+from cde_rag.evaluation.own_questions import find_answers, known_records
 from cde_rag.records import parent_of
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.service import RequestBody, Serving
@@ -61,12 +65,7 @@ def retrieval_set(collection: Collection, judgments: Sequence[Judgment]) -> IO[b
     Raises:
         CorpusError: No query has a passage that is right, or a text holds a lone surrogate.
     """
-    for judgment in judgments:
-        for text in (judgment.query, *judgment.right, *judgment.wrong):
-            utf8(text, where="A text of the judgments")
-    asked = [judgment for judgment in judgments if judgment.query.strip() and judgment.right]
-    if not asked:
-        raise CorpusError("Expected a query with a passage that is right, found none. Mark one first.")
+    asked = _with_answers(judgments)
     rows = io.StringIO()
     table = csv.writer(rows, delimiter="\t", lineterminator="\n")
     table.writerow(["query-id", "corpus-id", "score"])
@@ -86,3 +85,48 @@ def retrieval_set(collection: Collection, judgments: Sequence[Judgment]) -> IO[b
         archive.writestr("qrels/test.tsv", rows.getvalue())
     file.flush()
     return file
+
+
+def tuned(collection: Collection, judgments: Sequence[Judgment]) -> dict[str, Any]:
+    """Choose the weight of vectors in hybrid search, and store it if the gain is sure.
+
+    Args:
+        collection: Collection of the passages.
+        judgments: Queries without a passage that is right are left out.
+
+    Returns:
+        `weight` and `current_weight` (0 to 1), `queries`, `gain` (NDCG@10 on queries that did not choose the weight,
+        less that of the current one, a fraction, with the 95 % interval `low` to `high`), `current` (NDCG@10) and
+        `written`.
+
+    Raises:
+        CorpusError: Fewer than 20 queries have a right passage in the collection, or a text holds a lone surrogate.
+    """
+    questions = [
+        JudgedQuestion("", one.query, "", grades=dict.fromkeys(one.right, 1)) for one in _with_answers(judgments)
+    ]
+    found = find_answers(questions, known_records(collection, questions), source="The judgments", name="collection")
+    choice = tuned_weight(collection.searcher, found.queries, current=collection.inspect().hybrid_weight)
+    written = choice.is_sure and choice.weight != choice.current_weight
+    if written:
+        collection.store.update_settings({HYBRID_WEIGHT: choice.weight})
+    low, high = choice.gain.queries
+    return {
+        "weight": choice.weight,
+        "current_weight": choice.current_weight,
+        "queries": choice.queries,
+        "current": choice.current,
+        "gain": {"mean": choice.gain.mean, "low": low, "high": high},
+        "written": written,
+    }
+
+
+def _with_answers(judgments: Sequence[Judgment]) -> list[Judgment]:
+    """Return the judgments of queries with a passage that is right."""
+    for judgment in judgments:
+        for text in (judgment.query, *judgment.right, *judgment.wrong):
+            utf8(text, where="A text of the judgments")
+    asked = [judgment for judgment in judgments if judgment.query.strip() and judgment.right]
+    if not asked:
+        raise CorpusError("Expected a query with a passage that is right, found none. Mark one first.")
+    return asked

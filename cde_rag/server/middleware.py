@@ -12,12 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cde_rag._telemetry import operation
+from cde_rag.server import page_routes
 from cde_rag.server.access import ApiKeys, check_host, check_origin
 from cde_rag.server.error_responses import RequestError, as_request_error, error_response
 from cde_rag.server.service import TENANT
 
 OPEN_PATHS: Final = frozenset(  # they need no key
-    {"/", "/page.css", "/page.js", "/common.js", "/chat.js", "/manage.js", "/health", "/ready"}
+    {"/", "/page.css", *(f"/{script}" for script in page_routes.SCRIPTS), "/health", "/ready"}
 )
 STREAMED: Final = "/v1/contexts"  # its body is read in pieces, and has a bound of its own
 _log = logging.getLogger("cde_rag.server")

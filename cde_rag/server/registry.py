@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
@@ -126,6 +126,13 @@ class Registry:
         if name in self.collections:
             return self.collections[name]
         raise _missing("collection", name, self.collections)
+
+    def reopen(self, name: str) -> None:
+        """Let a collection follow its stored settings, such as the weight of hybrid search, which have changed."""
+        served = self.collection(name)
+        collection = Collection(served.collection.store, served.collection.embedder)
+        collection.embed_budget_ms = served.collection.embed_budget_ms
+        self.collections[name] = replace(served, collection=collection)
 
     def models(self) -> list[ServedModel]:
         """Return all models; reads the manifests of the collections."""

@@ -1,4 +1,4 @@
-"""Reads that both servers need: the passages around a hit, its metadata, and the rankings that a collection has."""
+"""Reads that both servers need: hits with matching words, the passages around one, and the rankings that there are."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -6,12 +6,20 @@ from typing import Any, Final, TypeVar
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError, UnknownFieldWarning, adapter_warns
-from cde_rag.readers import FOLDER_KEY
+from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
+from cde_rag.readers.passages import document_of, place_in_file
 from cde_rag.records import Hit, Record, parent_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import fields_of, unknown_fields
+from cde_rag.stores.text_analysis import NEWEST, WORD
 
 Result = TypeVar("Result")
+_UNMARKED: Final = frozenset(  # words of questions, which stand in most texts
+    NEWEST.terms(
+        "about am any can could did do does from get had has have how i me my our should some them us want we what "
+        "when where which who why would you your"
+    )
+)
 MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
 
 
@@ -27,6 +35,25 @@ def as_json(found: Hit | Record | Group | ParentHit) -> dict[str, Any]:
         if "metadata" in each:
             each["metadata"] = public_metadata(each["metadata"])
     return fields
+
+
+def with_matches(hit: Hit, query: str) -> dict[str, Any]:
+    """Return a hit as a JSON object for people: `as_json` with its section, its place in the file, and `matches`.
+
+    Args:
+        hit: Result of a search.
+        query: The query, whose words `matches` has as they stand in title and text, whatever their endings; of a
+            question without "how do I" and the like.
+    """
+    section, terms = hit.metadata.get(SECTION_KEY), set(NEWEST.terms(query))
+    terms = terms - _UNMARKED or terms
+    words = set(WORD.findall(f"{hit.title} {hit.text}"))
+    return {
+        **as_json(hit),
+        "section": section if isinstance(section, str) else "",
+        "place": place_in_file(hit.metadata),
+        "matches": sorted(word for word in words if terms.intersection(NEWEST.terms(word))),
+    }
 
 
 def with_warnings(
@@ -47,18 +74,22 @@ def with_warnings(
 
 
 def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]:
-    """Return a record between its neighbours of the same parent, in their order; none if there is no such record.
+    """Return a record between its neighbours of the same document, else of the same parent; none without such a record.
 
     Args:
         collection: Collection of the record.
         id_: Id of the record.
         around: Maximum number of neighbours on each side.
     """
-    records, key = collection.get([id_]), collection.parent_key
-    parent = parent_of(records[0], key) if records else None
-    if key is None or parent is None:
+    records = collection.get([id_])
+    if not records:
         return records
-    passages = list(collection.scroll({key: parent}))
+    if (source := document_of(records[0])) is not None:
+        passages = [record for record in collection.scroll({PARENT_KEY: source}) if document_of(record) == source]
+        passages.sort(key=lambda record: int(record.id.rpartition("#")[2]))
+    else:
+        key, parent = collection.parent_key, parent_of(records[0], collection.parent_key)
+        passages = records if key is None or parent is None else list(collection.scroll({key: parent}))
     place = next((place for place, record in enumerate(passages) if record.id == id_), None)
     if place is None:  # it was deleted, or moved to another parent, meanwhile
         return records

@@ -70,6 +70,7 @@ class ServerOptions:
         max_body_bytes: Bytes of a request's body.
         max_requests: Requests that are answered at one time.
         contexts: Folder of the contexts that are made over HTTP; None: none can be made.
+        files: Absolute folders of which indexed files may be read again.
         language_model: Language model that answers chats; None: they get the passages alone.
         rerankers: Rerankers that requests may name; a request loads none.
     """
@@ -79,6 +80,7 @@ class ServerOptions:
     max_body_bytes: int = 16_000_000
     max_requests: int = 1_000
     contexts: Path | None = None
+    files: tuple[Path, ...] = ()
     language_model: LanguageModel | None = None
     rerankers: Mapping[str, Rerank] = field(default_factory=dict[str, Rerank])
 

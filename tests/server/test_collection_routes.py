@@ -211,7 +211,8 @@ def test_bad_fields_of_a_search_are_named(unchanged: Running, change: Any, messa
 def test_unknown_collections_and_routes_are_404(server: Running) -> None:
     error = server.post("/v1/collections/other/search", {"query": "river"}, 404)["error"]
     assert "notes, papers" in error["message"]
-    assert server.get("/v1/nothing", 404)["error"]["type"] == "invalid_request_error"
+    error = server.get("/v1/nothing", 404)["error"]
+    assert (error["type"], "/openapi.json" in error["message"]) == ("invalid_request_error", True)
     assert server.get("/v1/embeddings", 405)["error"]["type"] == "invalid_request_error"
 
 

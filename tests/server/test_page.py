@@ -1,8 +1,9 @@
-"""The page at `/` in a real browser: what is searched is shown in four columns, questions are answered with citations,
-a collection gets files and moves to another context, texts are never HTML, nothing is requested from elsewhere, and it
-works by keyboard, at phone width and in the dark."""
+"""The page at `/` in a real browser: a search shows one list with the words marked, or four rankings; questions are
+answered with citations; a library of documents takes files and moves to another context; texts are never HTML, nothing
+is requested from elsewhere, and it works by keyboard, at phone width and in the dark."""
 
 import json
+import re
 import shutil
 import threading
 import zipfile
@@ -18,6 +19,7 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 from served import Running, make, running, texts
 
 from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.readers import ReadingRules, RecordReader
 from cde_rag.server import job_routes
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import CANDIDATES, NullRanker
@@ -86,40 +88,177 @@ class Visit:
         expect(self.page.locator("#status")).not_to_have_text("Searching …")
         expect(self.page.locator("#status")).not_to_be_empty()
 
+    def ids(self, place: str) -> list[str]:
+        return self.page.locator(f"{place} li.hit").evaluate_all("items => items.map(item => item.dataset.id)")
+
+
+GUIDE = """# Ferries
+
+A boat stays at the bank of a river. **Loans** of [money](https://bank.example/) `flood(rate)`.
+
+## Fish and flood
+
+<!-- not run -->
+
+| fish | rate |
+| --- | --- |
+| delta | 2 |
+
+- a river
+- a *boat*
+  1. with money
+
+```python
+print("**bank**")
+```
+"""
+
+
+def add_guide(server: Running, tmp_path: Path) -> Path:
+    """Index a Markdown file of a folder in the collection notes."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/guide.md").write_text(GUIDE, encoding="utf-8")
+    reader = RecordReader(tmp_path / "docs", reading=ReadingRules(characters=180))  # more than the tiny model reads
+    server.service.registry.collection("notes").collection.add_records(reader)
+    return tmp_path / "docs"
+
 
 @needs_a_browser
-def test_a_search_by_keyboard_alone(server: Running, browser: Browser, tmp_path: Path) -> None:
-    visit = Visit(browser, server.url)
+def test_a_search_by_keyboard_alone(server: Running, browser: Browser) -> None:
+    """The default ranking in one list, and the other rankings by a switch."""
+    visit = Visit(browser, f"{server.url}/?collection=papers")
     page = visit.page
-    page.get_by_label("Collection").select_option("papers")
+    expect(page.locator("#holds")).to_have_text("papers holds 40 passages of 10 documents.")
+    page.locator("h1").click()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Query")).to_be_focused()
     visit.search("river bank")
-    headings = page.locator("section h2").all_text_contents()
-    assert headings == ["Own context", "Null context", "BM25", "Hybrid"]
     served = server.service.registry.collection("papers").collection
-    shown = page.locator("#column-hybrid li").evaluate_all("items => items.map(item => item.dataset.id)")
-    assert shown == [hit.id for hit in served.search("river bank", by="hybrid")]
-    expect(page.locator("#column-hybrid .facts").first).to_contain_text("own")
+    hits = served.search("river bank", by="hybrid")
+    assert visit.ids("#hits") == [hit.id for hit in hits]
+    marked = page.locator("#hits .text mark").all_text_contents()
+    assert set(marked) == {"river", "bank"}
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    second = page.locator("#hits .open").nth(1)
+    expect(second).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.locator("dialog article.found")).to_contain_text(hits[1].text)
+    assert page.locator("dialog article").count() >= 2
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(second).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Query")).to_be_focused()
+    page.get_by_label("Compare rankings").focus()
+    page.keyboard.press("Space")
+    expect(page.locator("section h2").locator("visible=true")).to_have_text(
+        ["Default", "Meaning, with context", "Meaning, without context", "Words only"]
+    )
+    assert visit.ids("#column-hybrid") == [hit.id for hit in hits]
+    expect(page.locator("#column-bm25 .facts").first).to_contain_text(re.compile(r"in the default|[↑↓] \d+"))
     first = page.locator("#column-own .open").first
     first.focus()
     id_ = page.locator("#column-own li").first.get_attribute("data-id")
     same = page.locator("li.same").evaluate_all("items => items.map(item => item.dataset.id)")
     assert set(same) == {id_}
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog")).to_be_visible()
-    expect(page.locator("dialog article.found")).to_contain_text(served.get([str(id_)])[0].text)
-    assert page.locator("dialog article").count() >= 2
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_be_hidden()
-    expect(first).to_be_focused()
-    page.locator("#column-own .right").first.click()
-    expect(page.locator(f'li[data-id="{id_}"] .right[aria-pressed=true]').first).to_be_visible()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save judged questions").click()
-    assert json.loads(download.value.path().read_text()) == {"question": "river bank", "answers": [{"id": id_}]}
     assert visit.errors == []
     assert {request.url.split("/")[2] for request in visit.requests if request.url.startswith("http")} == {
         server.url.removeprefix("http://")
     }
+    page.close()
+
+
+@needs_a_browser
+def test_judgments_stay_and_are_saved(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers&q=river")
+    page = visit.page
+    expect(page.locator("#hits li").first).to_be_visible()
+    id_ = page.locator("#hits li").first.get_attribute("data-id")
+    page.locator("#hits .right").first.click()
+    expect(page.locator("#count")).to_have_text("1 of 20 judged questions")
+    page.reload()
+    expect(page.locator(f'li[data-id="{id_}"] .right[aria-pressed=true]')).to_be_visible()
+    page.get_by_role("link", name="Tune").click()
+    expect(page.locator("#goal-label")).to_have_text("1 of 20 judged questions for tuning")
+    expect(page.get_by_role("button", name="Tune", exact=True)).to_be_disabled()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save judged questions").click()
+    assert json.loads(download.value.path().read_text()) == {"question": "river", "answers": [{"id": id_}]}
+    page.get_by_role("button", name="Forget them").click()
+    expect(page.locator("#goal-label")).to_have_text("0 of 20 judged questions for tuning")
+    assert page.evaluate("localStorage.length") == 0
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_a_page_tunes_with_its_judgments(server: Running, browser: Browser) -> None:
+    """Its button sends them, and the result is there after a reload, as that of every job."""
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    page = visit.page
+    judged = [[text, [[f"r{number}", "right"]]] for number, text in enumerate(texts(24))]
+    page.evaluate("judged => localStorage.setItem('cde-rag judged papers', JSON.stringify(judged))", judged)
+    page.reload()
+    expect(page.locator("#goal-label")).to_have_text("24 of 20 judged questions for tuning")
+    page.get_by_role("button", name="Tune", exact=True).click()
+    expect(page.locator("#outcome")).to_contain_text("24 questions", timeout=60_000)
+    weight = server.get("/v1/collections/papers")["hybrid_weight"]
+    expect(page.locator("#outcome")).to_contain_text(f"{weight}")
+    page.reload()
+    expect(page.locator("#jobs li")).to_contain_text("Tune the ranking")
+    expect(page.locator("#jobs li")).to_contain_text("24 questions")
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+def test_filters_are_fields_that_exist(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers")
+    page = visit.page
+    visit.search("river")
+    expect(page.locator("#facets legend")).to_have_text(["book", "year"])
+    book = page.get_by_label("b3 4", exact=True)
+    book.check()
+    expect(page.locator("#status")).to_have_text("4 hits.")
+    served = server.service.registry.collection("papers").collection
+    assert visit.ids("#hits") == [hit.id for hit in served.search("river", where={"book": "b3"}, by="hybrid")]
+    page.get_by_label("from").fill("2013")
+    page.get_by_label("from").press("Tab")
+    expect(page.locator("#status")).to_have_text("3 hits.")
+    expect(page.locator("#filter-count")).to_have_text(" (2)")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#status")).to_have_text("10 hits.")
+    page.get_by_role("button", name="More hits").click()
+    expect(page.locator("#hits li")).to_have_count(20)
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_markdown_is_rendered_and_its_place_is_named(server: Running, browser: Browser, tmp_path: Path) -> None:
+    add_guide(server, tmp_path)
+    visit = Visit(browser, f"{server.url}/?collection=notes")
+    page = visit.page
+    page.get_by_role("button", name="Fish and flood").click()  # an example query is one of its headings
+    hit = page.locator("#hits li").first
+    expect(hit.locator(".path")).to_contain_text("docs/guide.md")
+    shown = hit.locator(".text").inner_text()
+    assert not {"**", "`", "|", "<!--", "](", "##"} & set(re.findall(r"\*\*|`|\||<!--|\]\(|##", shown))
+    hit.locator(".open").click()
+    found = page.locator("dialog article")
+    expect(found.locator("td").first).to_have_text("delta")
+    expect(found.locator("strong")).to_have_text("Loans")
+    expect(found.locator("a")).to_have_attribute("href", "https://bank.example/")
+    expect(found.locator("ul > li")).to_have_count(2)
+    expect(found.locator("ol > li")).to_have_text("with money")
+    expect(found.locator("pre")).to_have_text('print("**bank**")')
+    expect(found.locator("mark").first).to_be_visible()
+    assert "not run" not in found.first.inner_text()
+    assert visit.errors == []
     page.close()
 
 
@@ -131,9 +270,13 @@ def test_texts_are_never_html(server: Running, browser: Browser) -> None:
     visit = Visit(browser, server.url)
     visit.page.get_by_label("Collection").select_option("notes")
     visit.search(HOSTILE)
-    expect(visit.page.locator("#column-own .text")).to_have_text(f"river {HOSTILE}")
-    visit.page.locator("#column-own .open").click()
+    expect(visit.page.locator("#hits .text")).to_have_text(f"river {HOSTILE}")
+    visit.page.locator("#hits .open").click()
     expect(visit.page.locator("dialog article")).to_contain_text(HOSTILE)
+    visit.page.keyboard.press("Escape")
+    visit.page.get_by_role("link", name="Library").click()
+    expect(visit.page.locator("#documents")).to_contain_text(HOSTILE)
+    visit.page.get_by_role("link", name="Search").click()
     assert visit.page.title() == "cde-rag: search"
     assert visit.page.locator("main img, main script, dialog img, dialog script").count() == 0
     assert visit.errors == []
@@ -147,16 +290,16 @@ def test_texts_are_never_html(server: Running, browser: Browser) -> None:
 def test_errors_and_empty_results_are_sentences(server: Running, browser: Browser) -> None:
     visit = Visit(browser, server.url)
     visit.page.get_by_label("Collection").select_option("papers")
-    visit.page.get_by_text("Filter and number of hits").click()
+    visit.page.get_by_text("As JSON", exact=True).click()
     visit.page.get_by_label("Query").fill("river")
-    where = visit.page.get_by_label("Filter over the metadata, as JSON")
+    where = visit.page.get_by_label("Filter as JSON")
     for given, message in (("{", "The filter is no JSON"), ('{"year": {"near": 1}}', "near")):
         where.fill(given)
         visit.page.get_by_role("button", name="Search").click()
         expect(visit.page.get_by_role("alert")).to_contain_text(message)
     where.fill('{"year": 1}')
     visit.search("river")
-    expect(visit.page.locator("#status")).to_have_text("No passage matches.")
+    expect(visit.page.locator("#status")).to_contain_text("No passage matches.")
     expect(visit.page.locator("#problem")).to_be_hidden()
     visit.page.close()
 
@@ -172,7 +315,7 @@ def test_a_server_with_keys_asks_for_one(tmp_path: Path, browser: Browser) -> No
         expect(visit.page.get_by_label("Collection").locator("option")).to_have_count(2)
         visit.page.get_by_label("Collection").select_option("papers")
         visit.search("river")
-        expect(visit.page.locator("#column-own li")).to_have_count(10)
+        expect(visit.page.locator("#hits li")).to_have_count(10)
         assert visit.page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
         visit.page.close()
 
@@ -180,19 +323,18 @@ def test_a_server_with_keys_asks_for_one(tmp_path: Path, browser: Browser) -> No
 @needs_a_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_and_has_contrast(server: Running, browser: Browser, scheme: Any) -> None:
-    visit = Visit(browser, server.url, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    visit = Visit(browser, server.url, viewport={"width": 390, "height": 844}, color_scheme=scheme)
     visit.page.get_by_label("Collection").select_option("papers")
-    visit.search(texts(1)[0])
+    visit.search("river bank")
     wide = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide == 0
-    visit.page.get_by_role("navigation").get_by_text("Hybrid").click()
-    expect(visit.page.locator("#column-hybrid h2")).to_be_in_viewport()
+    expect(visit.page.locator("#hits .open").first).to_be_in_viewport()
     visit.page.get_by_role("link", name="Chat").click()
-    box = visit.page.get_by_label("Question").bounding_box()
+    box = visit.page.get_by_label("Question", exact=True).bounding_box()
     assert box is not None
     assert box["width"] > 300
     visit.page.get_by_role("link", name="Search").click()
-    for element in ("#status", "section > p", "li .text", "li .facts", "button[type=submit]", "#about"):
+    for element in ("#status", ".hit .path", ".hit .text", "mark", ".hit .facts", "#search button", ".switch"):
         assert visit.page.locator(element).first.evaluate(CONTRAST) >= 4.5, element
     visit.page.close()
 
@@ -242,23 +384,22 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     guide = tmp_path / "guide.md"
     guide.write_text("# Ferries\n\nA boat stays at the bank of a river.\n", encoding="utf-8")
     papers = chatting.service.registry.collection("papers").collection
-    visit = Visit(browser, chatting.url)
+    visit = Visit(browser, f"{chatting.url}/?collection=papers")
     page, outcome = visit.page, visit.page.locator("#outcome")
-    page.get_by_label("Collection").select_option("papers")
 
-    page.get_by_role("link", name="Collection").click()
-    expect(page.locator("#facts")).to_contain_text("Passages40")
-    page.get_by_label("Text or Markdown files").set_input_files(guide)
-    page.get_by_role("button", name="Add").click()
+    page.get_by_role("link", name="Library").click()
+    expect(page.locator("#summary")).to_contain_text("40 passages in 10 documents")
+    page.get_by_label("Drop files here").set_input_files(guide)
     expect(outcome).to_contain_text("Passages: 1 added", timeout=60_000)
-    expect(page.locator("#facts")).to_contain_text("Passages41")
+    expect(page.locator("#summary")).to_contain_text("41 passages in 11 documents")
+    expect(page.locator("#documents")).to_contain_text("uploads/guide.md")
 
     page.get_by_role("link", name="Search").click()
-    visit.search("boat bank river")
-    item = page.locator('#column-bm25 li[data-id="uploads/guide.md#0"]')
+    visit.search("where a boat stays")
+    item = page.locator('#hits li[data-id="uploads/guide.md#0"]')
     item.get_by_role("button", name="Mark as right").click()
-    page.locator("#column-bm25 li").last.get_by_role("button", name="Mark as wrong").click()
-    expect(page.locator("#count")).to_have_text("1 query with judged passages.")
+    page.locator("#hits li").last.get_by_role("button", name="Mark as wrong").click()
+    page.get_by_role("link", name="Tune").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as BEIR set").click()
     assert download.value.suggested_filename == "papers-judged.zip"
@@ -268,24 +409,41 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     assert grades[2].endswith("\t0")
 
     page.get_by_role("link", name="Chat").click()
-    expect(page.locator("#model")).to_contain_text(llm.url)
-    page.get_by_label("Question").fill("Where does a boat stay?")
-    page.get_by_label("Question").press("Enter")
+    expect(page.locator("#model")).to_contain_text("answers from the passages")
+    page.get_by_label("Question", exact=True).fill("Where does a boat stay?")
+    page.get_by_label("Question", exact=True).press("Enter")
     expect(page.locator(".answer .said")).to_have_text("Rivers have banks [1].", timeout=60_000)
+    expect(page.get_by_role("heading", name="Passages that the answer cites")).to_be_visible()
+    assert page.locator(".answer > .sources li").count() == 1
     first = papers.searcher("hybrid").search("Where does a boat stay?", 6)[0]
     page.locator(".answer .said .cite").click()
     expect(page.locator("dialog article.found")).to_contain_text(first.text)
     page.keyboard.press("Escape")
 
-    page.get_by_role("link", name="Collection").click()
+    page.get_by_role("link", name="Library").click()
+    page.get_by_text("Random seed", exact=True).click()
     page.get_by_label("Random seed of the sample").fill("7")
-    page.get_by_role("button", name="Recontextualize").click()
-    expect(outcome).to_contain_text("Moved to context", timeout=60_000)
+    page.get_by_role("button", name="Make a new context").click()
+    expect(outcome).to_contain_text("Moved to a new context", timeout=60_000)
     assert papers.inspect().fingerprint != chatting.embedder.fingerprint
+    page.get_by_text("Details of the collection").click()
     expect(page.locator("#facts")).to_contain_text(papers.inspect().fingerprint[:16])
     page.get_by_role("button", name="Roll back").click()
-    expect(outcome).to_contain_text("Back in context", timeout=60_000)
+    expect(outcome).to_contain_text("Back in the context before", timeout=60_000)
     assert papers.inspect().fingerprint == chatting.embedder.fingerprint
+    page.get_by_label("Find a document").fill("guide")
+    expect(page.locator("#documents li")).to_have_count(1)
+    page.get_by_role("button", name="Delete uploads/guide.md").click()
+    page.get_by_role("button", name="Keep").click()
+    assert papers.count() == 41
+    page.get_by_role("button", name="Delete uploads/guide.md").click()
+    page.locator("#sure-yes").click()
+    expect(outcome).to_contain_text("uploads/guide.md is deleted: 1 passage.")
+    assert papers.count() == 40
+    page.reload()
+    expect(page.locator("#jobs li")).to_have_count(3)
+    expect(page.locator("#jobs")).to_contain_text("Add a file: guide.md")
+    expect(page.locator("#jobs")).to_contain_text("Passages: 1 added")
     assert visit.errors == []
     page.close()
 
@@ -297,18 +455,21 @@ def test_an_answer_is_streamed_stopped_and_never_html(chatting: Running, llm: Fa
     llm.gate.clear()
     visit = Visit(browser, f"{chatting.url}/?collection=papers#chat")
     page = visit.page
-    page.get_by_label("Question").fill(HOSTILE)
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_label("Question", exact=True).fill(HOSTILE)
+    page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.locator(".answer .said")).to_contain_text("[99]")  # while the model still writes
     page.get_by_role("button", name="Stop").click()
     expect(page.locator(".answer .note")).to_have_text("Stopped.")
     assert llm.cut.wait(60)
     llm.gate.set()
     assert page.locator(".answer .said .cite").all_text_contents() == ["[1]"]  # there is no passage 99
-    page.get_by_label("Question").fill("And then?")
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_label("Question", exact=True).fill("And then?")
+    page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.locator(".answer .said").last).to_contain_text("the end")
-    sent = [turn["content"] for turn in llm.asked[-1]["messages"][1:]]
+    condensing, answering = llm.asked[-2:]
+    assert HOSTILE in condensing["messages"][1]["content"]
+    expect(page.locator(".answer .note").last).to_contain_text("Searched for: ")
+    sent = [turn["content"] for turn in answering["messages"][1:]]
     assert sent[0] == HOSTILE
     assert sent[-1] == "And then?"
     page.get_by_role("button", name="New conversation").click()
@@ -320,9 +481,16 @@ def test_an_answer_is_streamed_stopped_and_never_html(chatting: Running, llm: Fa
     assert page.locator("main img, main script").count() == 0
     assert visit.errors == []
     llm.status = 400
-    page.get_by_label("Question").fill("Once more?")
-    page.get_by_role("button", name="Ask").click()
-    expect(page.get_by_role("alert")).to_contain_text("no room")
+    page.get_by_label("Question", exact=True).fill("Once more?")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    failed = page.locator(".answer").last
+    expect(failed.get_by_role("alert")).to_contain_text("no room")
+    llm.status = 200
+    failed.get_by_role("button", name="Ask again").click()
+    expect(failed.locator(".said")).to_contain_text("the end")
+    expect(failed.get_by_role("alert")).to_have_count(0)
+    sent = [turn["content"] for turn in llm.asked[-1]["messages"][1:]]
+    assert sent.count("Once more?") == 1
     page.close()
 
 
@@ -330,11 +498,11 @@ def test_an_answer_is_streamed_stopped_and_never_html(chatting: Running, llm: Fa
 def test_an_answer_that_breaks_off_is_shown_as_incomplete(chatting: Running, llm: FakeLLM, browser: Browser) -> None:
     llm.finish = None
     page = Visit(browser, f"{chatting.url}/?collection=papers#chat").page
-    page.get_by_label("Question").fill("Where is the river?")
-    page.get_by_role("button", name="Ask").click()
-    expect(page.locator(".answer .note")).to_have_text("The answer is incomplete.")
+    page.get_by_label("Question", exact=True).fill("Where is the river?")
+    page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.locator(".answer .said")).to_contain_text("Rivers have banks")
-    expect(page.get_by_role("alert")).to_contain_text("broke off")
+    expect(page.locator(".answer").get_by_role("alert")).to_contain_text("broke off")
+    expect(page.locator(".answer").get_by_role("alert")).to_contain_text("The answer is incomplete.")
     page.close()
 
 
@@ -355,20 +523,20 @@ def test_an_answer_that_is_left_stays_in_its_conversation(chatting: Running, llm
     llm.gate.clear()
     visit = Visit(browser, f"{chatting.url}/?collection=papers#chat")
     page = visit.page
-    page.get_by_label("Question").fill("The first river?")
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_label("Question", exact=True).fill("The first river?")
+    page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.locator(".answer .said")).to_contain_text("the beginning")
     page.get_by_role("button", name="New conversation").click()
     assert llm.cut.wait(60)
     llm.gate.set()
-    page.get_by_label("Question").fill("The second river?")
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_label("Question", exact=True).fill("The second river?")
+    page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.locator(".answer .said")).to_contain_text("the end")
     expect(page.locator("#talk > *")).to_have_count(2)  # the question and its answer
     page.get_by_text("Earlier conversations").click()
     page.get_by_role("button", name="The first river?").click()
-    page.get_by_label("Question").fill("And then?")
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_label("Question", exact=True).fill("And then?")
+    page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.locator(".answer .said").last).to_contain_text("the end")
     sent = [(turn["role"], turn["content"]) for turn in llm.asked[-1]["messages"][1:]]
     assert [role for role, _ in sent] == ["user", "assistant", "user"]
@@ -380,7 +548,7 @@ def test_an_answer_that_is_left_stays_in_its_conversation(chatting: Running, llm
 @needs_a_browser
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> None:
-    visit = Visit(browser, f"{server.url}/?collection=papers#manage")
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
     page = visit.page
     page.get_by_role("button", name="Roll back").click()
     expect(page.locator("#problem")).to_contain_text("nothing to roll back", timeout=60_000)
@@ -389,15 +557,46 @@ def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> 
     expect(page.locator("#problem")).to_contain_text("nothing to roll back")
     files: Any = [
         {"name": name, "mimeType": "text/markdown", "buffer": text}
-        for name, text in (("full.md", b"# Rivers\n\nA river has a bank."), ("empty.md", b""))
+        for name, text in (("empty.md", b""), ("full.md", b"# Rivers\n\nA river has a bank."))
     ]
-    page.get_by_label("Text or Markdown files").set_input_files(files)
-    page.get_by_role("button", name="Add").click()
+    page.get_by_label("Drop files here").set_input_files(files)
     expect(page.locator("#outcome")).to_contain_text("1 added", timeout=60_000)
     page.wait_for_timeout(1_000)
     expect(page.locator("#problem")).to_contain_text("empty.md holds no text")
-    expect(page.locator("#facts")).to_contain_text("Passages41")
+    expect(page.locator("#summary")).to_contain_text("41 passages")
+    expect(page.locator("#jobs .failed")).to_have_count(2)  # after a reload, too
     page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_files_are_dropped_and_read_again(tmp_path: Path, browser: Browser) -> None:
+    service, embedder = make(tmp_path, files=((tmp_path / "docs").resolve(),))
+    with running(service) as url:
+        folder = add_guide(Running(url, service, embedder), tmp_path)
+        notes = service.registry.collection("notes").collection
+        visit = Visit(browser, f"{url}/?collection=notes#library")
+        page = visit.page
+        expect(page.locator("#documents")).to_contain_text("docs/guide.md")
+        page.evaluate(DROP, ["A river.", "dropped.txt"])
+        expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
+        expect(page.locator("#documents li")).to_have_count(2)
+        expect(page.locator("#documents li").last).to_contain_text("added 2")
+        (folder / "guide.md").write_text("# Ferries\n\nA flood.\n", encoding="utf-8")
+        page.get_by_role("button", name="Read docs/guide.md again").click()
+        expect(page.locator("#outcome")).to_contain_text("deleted", timeout=60_000)
+        assert "A flood." in " ".join(record.text for record in notes.scroll({"source": "docs/guide.md"}))
+        expect(page.get_by_role("button", name="Read uploads/dropped.txt again")).to_have_count(0)
+        assert visit.errors == []
+        page.close()
+
+
+DROP = """([text, name]) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([text], name));
+  const drop = new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer });
+  document.querySelector("#drop").dispatchEvent(drop);
+}"""
 
 
 @needs_a_browser
@@ -406,16 +605,15 @@ def test_a_page_that_is_opened_amid_a_job_shows_what_came_of_it(server: Running,
 
     def run(_: object) -> dict[str, Any]:
         gate.wait(60)
-        papers.delete(["r0"])
-        return {}
+        return {"deleted": papers.delete(["r0"])}
 
     server.service.jobs.start("upload", "papers", run)
-    visit = Visit(browser, f"{server.url}/?collection=papers#manage")
-    expect(visit.page.locator("#job-label")).to_contain_text("upload")
-    expect(visit.page.locator("#facts")).to_contain_text("Passages40")
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    expect(visit.page.locator("#job-label")).to_contain_text("Add a file")
+    expect(visit.page.locator("#summary")).to_contain_text("40 passages")
     gate.set()
-    expect(visit.page.locator("#outcome")).to_have_text("upload: succeeded.", timeout=60_000)
-    expect(visit.page.locator("#facts")).to_contain_text("Passages39")
+    expect(visit.page.locator("#jobs li")).to_contain_text("Passages: 1 deleted.", timeout=60_000)
+    expect(visit.page.locator("#summary")).to_contain_text("39 passages")
     assert visit.errors == []
     visit.page.close()
 
@@ -432,18 +630,17 @@ def test_a_job_whose_collection_is_left_names_it(
         return {"added": 1, "replaced": 0, "unchanged": 0, "deleted": 0, "doubles": []}
 
     monkeypatch.setattr(job_routes, "uploaded", waits)
-    visit = Visit(browser, f"{server.url}/?collection=papers#manage")
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
     page = visit.page
     files: Any = [{"name": name, "mimeType": "text/plain", "buffer": b"A river."} for name in ("a.txt", "b.txt")]
-    page.get_by_label("Text or Markdown files").set_input_files(files)
-    page.get_by_role("button", name="Add").click()
+    page.get_by_label("Drop files here").set_input_files(files)
     expect(page.locator("#job-label")).to_contain_text("Adding a.txt")
     page.locator("#collection").select_option("notes")
-    expect(page.locator("#facts")).to_contain_text("Passages0")
+    expect(page.locator("#summary")).to_contain_text("0 passages in 0 documents")
     expect(page.locator("#job-label")).to_contain_text("papers: Adding a.txt")
     gate.set()
     expect(page.locator("#outcome")).to_contain_text("papers: Passages: 2 added", timeout=60_000)
-    expect(page.locator("#facts")).to_contain_text("Passages0")
+    expect(page.locator("#summary")).to_contain_text("0 passages in 0 documents")
     page.locator("#collection").select_option("papers")
     expect(page.locator("#outcome")).to_have_text("")
     assert added == [(40, "a.txt"), (40, "b.txt")]
@@ -455,13 +652,14 @@ def test_a_job_whose_collection_is_left_names_it(
 def test_without_a_language_model_the_passages_are_shown_with_the_reason(server: Running, browser: Browser) -> None:
     visit = Visit(browser, f"{server.url}/?collection=papers#chat")
     expect(visit.page.locator("#model")).to_contain_text("no language model")
-    visit.page.get_by_label("Question").fill("river bank")
-    visit.page.get_by_role("button", name="Ask").click()
-    expect(visit.page.locator(".answer .said")).to_contain_text("no language model")
+    visit.page.get_by_label("Question", exact=True).fill("river bank")
+    visit.page.get_by_role("button", name="Ask", exact=True).click()
+    expect(visit.page.locator(".answer .said")).to_have_text("These passages match best.")
     expect(visit.page.locator(".sources .text")).to_have_count(6)
+    assert set(visit.page.locator(".sources .text mark").all_text_contents()) == {"river", "bank"}
     visit.page.get_by_label("Collection").select_option("notes")
-    visit.page.get_by_label("Question").fill("river bank")
-    visit.page.get_by_role("button", name="Ask").click()
+    visit.page.get_by_label("Question", exact=True).fill("river bank")
+    visit.page.get_by_role("button", name="Ask", exact=True).click()
     expect(visit.page.locator(".answer .said")).to_contain_text("no passage")
     visit.page.close()
 
@@ -469,7 +667,7 @@ def test_without_a_language_model_the_passages_are_shown_with_the_reason(server:
 @needs_a_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_violation_in_any_view(chatting: Running, browser: Browser, scheme: Any) -> None:
-    visit = Visit(browser, chatting.url, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    visit = Visit(browser, chatting.url, viewport={"width": 390, "height": 844}, color_scheme=scheme)
     page, axe = visit.page, Axe()
     page.get_by_label("Collection").select_option("papers")
 
@@ -478,19 +676,29 @@ def test_axe_finds_no_violation_in_any_view(chatting: Running, browser: Browser,
         assert found.violations_count == 0, found.generate_report()
         assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
 
+    expect(page.locator("#holds")).to_be_visible()
+    check()
     visit.search("river bank")
+    page.get_by_text("Filters", exact=True).click()
+    page.locator("#hits .right").first.click()
+    check()
+    page.get_by_label("Compare rankings").check()
+    expect(page.locator("#column-own .open").first).to_be_visible()
     check()
     page.locator("#column-own .open").first.click()
     expect(page.locator("dialog article.found")).to_be_visible()
     check()
     page.keyboard.press("Escape")
     page.get_by_role("link", name="Chat").click()
-    page.get_by_label("Question").fill("river")
-    page.get_by_role("button", name="Ask").click()
-    expect(page.locator(".sources")).to_be_visible()
+    page.get_by_label("Question", exact=True).fill("river")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.locator(".sources").first).to_be_visible()
     check()
-    page.get_by_role("link", name="Collection").click()
-    expect(page.locator("#facts div").first).to_be_visible()
+    page.get_by_role("link", name="Library").click()
+    expect(page.locator("#documents li").first).to_be_visible()
+    page.get_by_text("Details of the collection").click()
+    check()
+    page.locator("#documents button").first.click()
     check()
     page.close()
 
@@ -505,7 +713,7 @@ def test_a_server_that_has_gone_is_a_sentence(tmp_path: Path, browser: Browser) 
     visit.page.get_by_label("Query").press("Enter")
     expect(visit.page.get_by_role("alert")).to_contain_text("does not answer")
     visit.page.get_by_role("link", name="Chat").click()
-    visit.page.get_by_label("Question").fill("river")
-    visit.page.get_by_role("button", name="Ask").click()
-    expect(visit.page.get_by_role("alert")).to_contain_text("does not answer")
+    visit.page.get_by_label("Question", exact=True).fill("river")
+    visit.page.get_by_role("button", name="Ask", exact=True).click()
+    expect(visit.page.locator(".answer").get_by_role("alert")).to_contain_text("does not answer")
     visit.page.close()

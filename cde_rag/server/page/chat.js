@@ -1,61 +1,84 @@
-// The chat: streamed answers, whose numbers open passages.
-import { byId, made, openPassage, problem, send } from "./common.js";
+// The chat: streamed answers, whose numbers open the passages that they are from.
+import { byId, made, openPassage, send, selected, titleOf } from "./common.js";
+import { marked, rendered, snippet, where } from "./text.js";
 
 let turns = []; // of the present conversation
 let running = null; // its AbortController
+let model = ""; // the language model's name; "" without one
 const earlier = []; // conversations, newest first; they end with the page
 
 export async function describe() {
-  try {
-    const found = await (await send("v1/chat")).json();
-    byId("model").textContent = found.language_model ? `Answers are of ${found.language_model}.` : found.reason;
-  } catch (error) {
-    byId("model").textContent = "";
-    problem(error.message);
-  }
+  const found = await (await send("v1/chat")).json();
+  model = found.language_model ?? "";
+  byId("model").textContent = model ? `${model} answers from the passages of the collection.` : found.reason;
 }
 
-async function ask(event) {
-  event.preventDefault();
-  const question = byId("question").value.trim();
-  if (!question || running) return;
-  const name = byId("collection").value;
-  const mine = turns; // another conversation may begin before the answer ends
-  problem();
-  byId("question").value = "";
-  if (!turns.length) byId("talk").replaceChildren();
-  mine.push({ role: "user", content: question });
+function ask(question) {
+  const asked = made("article", undefined, { className: "question" });
+  asked.append(made("h2", "Question", { className: "who" }), made("div", question, { className: "said" }));
   const shown = made("article", undefined, { className: "answer" });
+  byId("talk").append(asked, shown);
+  answer(question, shown);
+}
+
+async function answer(question, shown) {
+  const name = selected();
+  const mine = turns; // another conversation may begin before the answer ends
+  const mark = mine.length;
   const text = made("div", "Searching …", { className: "said" });
-  shown.append(made("h2", "Answer", { className: "who" }), text);
-  byId("talk").append(asked(question), shown);
-  const answer = { text: "", citations: [], noAnswer: null };
+  shown.replaceChildren(made("h2", model ? "Answer" : "Passages", { className: "who" }), text);
+  mine.push({ role: "user", content: question });
+  const said = { text: "", citations: [], noAnswer: null, query: question };
   running = new AbortController();
+  const own = running;
   busy(true);
   let ended = "";
-  let finished = false;
+  let failed = "";
   try {
-    const body = { model: name, messages: mine.map(({ role, content }) => ({ role, content })), stream: true };
-    for await (const chunk of events(await send("v1/chat/completions", { body, signal: running.signal }))) {
+    const messages = mine.map(({ role, content }) => ({ role, content }));
+    const body = { model: name, messages, stream: true, condense: true };
+    let finished = false;
+    for await (const chunk of events(await send("v1/chat/completions", { body, signal: own.signal }))) {
       if (chunk.error) throw new Error(chunk.error.message);
-      if (chunk.citations) Object.assign(answer, { citations: chunk.citations, noAnswer: chunk.no_answer });
-      answer.text += chunk.choices[0].delta.content ?? "";
-      text.textContent = answer.text || "Thinking …";
+      if (chunk.citations) {
+        Object.assign(said, { citations: chunk.citations, noAnswer: chunk.no_answer, query: chunk.search_query });
+      }
+      said.text += chunk.choices[0].delta.content ?? "";
+      if (!said.noAnswer) text.replaceChildren(...(said.text ? written(said, name) : ["Thinking …"]));
       shown.scrollIntoView({ block: "nearest" });
       if (chunk.choices[0].finish_reason) finished = true;
       if (chunk.choices[0].finish_reason === "length") ended = "The answer ends at the limit of tokens.";
     }
     if (!finished) throw new Error("The answer broke off.");
   } catch (error) {
-    ended = error.name === "AbortError" ? "Stopped." : answer.text && "The answer is incomplete.";
-    if (error.name !== "AbortError") problem(error.message);
+    if (error.name === "AbortError") ended = "Stopped.";
+    else failed = said.text ? `${error.message} The answer is incomplete.` : error.message;
   } finally {
-    running = null;
-    busy(false);
+    if (running === own) {
+      running = null;
+      busy(false);
+    }
   }
-  finish(shown, text, answer, name, ended);
-  mine.push({ role: "assistant", content: answer.text || "(no answer)" });
-  byId("question").focus();
+  finish(shown, text, said, { name, question });
+  if (ended) shown.append(made("p", ended, { className: "note" }));
+  if (failed) mine.length = mark; // a question without an answer is not sent again
+  else mine.push({ role: "assistant", content: said.text || "(no answer)" });
+  if (failed || ended === "Stopped.") shown.append(retry(question, shown, failed, mine, mark));
+  byId("question").focus({ preventScroll: true });
+}
+
+// The reason of a failure, in the bubble, with a button that asks the same question again while nothing came after it.
+function retry(question, shown, failed, mine, mark) {
+  const row = made("div", undefined, { className: "failed" });
+  if (failed) row.append(made("p", failed, { role: "alert" }));
+  const button = made("button", "Ask again", { type: "button" });
+  button.addEventListener("click", () => {
+    if (running || turns !== mine || shown !== byId("talk").lastElementChild) return;
+    mine.length = mark;
+    answer(question, shown);
+  });
+  row.append(button);
+  return row;
 }
 
 // Server-sent events of a response, as JSON.
@@ -74,42 +97,71 @@ async function* events(response) {
   }
 }
 
-function asked(question) {
-  const item = made("article", undefined, { className: "question" });
-  item.append(made("h2", "Question", { className: "who" }), made("div", question, { className: "said" }));
-  return item;
+// An answer as elements; the numbers of passages open them.
+function written(said, name) {
+  const known = new Map(said.citations.map((one) => [one.number, one]));
+  return rendered(said.text, { cite: (value) => known.has(value) && opener(known.get(value), name, `[${value}]`) });
 }
 
-function finish(shown, text, answer, name, ended) {
-  const known = new Map(answer.citations.map((one) => [one.number, one]));
-  if (answer.noAnswer) {
-    text.textContent = answer.noAnswer;
-  } else {
-    text.replaceChildren(
-      ...answer.text.split(/(\[\d+\])/).map((part) => {
-        const one = /^\[\d+\]$/.test(part) ? known.get(Number(part.slice(1, -1))) : undefined;
-        return one ? opener(one, name, part) : document.createTextNode(part);
-      }),
+function finish(shown, text, said, { name, question }) {
+  if (said.noAnswer) {
+    const none = said.citations.length ? "These passages match best." : said.noAnswer;
+    text.replaceChildren(made("p", none));
+  } else text.replaceChildren(...(said.text ? written(said, name) : []));
+  if (said.query !== question) shown.append(made("p", `Searched for: ${said.query}`, { className: "note" }));
+  if (!said.citations.length) return;
+  const numbers = new Set([...said.text.matchAll(/\[(\d+)\]/g)].map((found) => Number(found[1])));
+  const isUsed = (one) => !said.noAnswer && numbers.has(one.number);
+  const used = said.citations.filter(isUsed);
+  const others = said.citations.filter((one) => !isUsed(one));
+  if (said.noAnswer) {
+    shown.append(passages(others, name, true));
+    return;
+  }
+  if (used.length) shown.append(made("h3", "Passages that the answer cites"), passages(used, name, false));
+  if (others.length) {
+    const rest = made("details");
+    rest.append(
+      made("summary", used.length ? "Other passages that were found" : "Passages that were found"),
+      passages(others, name, false),
     );
+    rest.open = !used.length;
+    shown.append(rest);
   }
-  if (ended) shown.append(made("p", ended, { className: "note" }));
-  if (!known.size) return;
-  const list = made("ul", undefined, { className: "sources" });
-  for (const one of known.values()) {
-    const item = made("li");
-    item.append(opener(one, name, `[${one.number}] ${titleOf(one)}`));
-    if (answer.noAnswer) item.append(made("p", one.text, { className: "text" }));
-    list.append(item);
-  }
-  shown.append(made("h3", "Passages"), list);
+  if (said.text) shown.append(copier(said.text));
 }
 
-const titleOf = (one) => [one.title, one.section].filter(Boolean).join(" · ") || one.id;
+function passages(citations, name, complete) {
+  const list = made("ul", undefined, { className: "sources" });
+  list.append(
+    ...citations.map((one) => {
+      const item = made("li");
+      const title = [`[${one.number}] `, ...marked(titleOf(one), complete ? one.matches : [])];
+      item.append(opener(one, name, title), made("p", where(one), { className: "path" }));
+      if (complete) item.append(made("p", snippet(one), { className: "text" }));
+      return item;
+    }),
+  );
+  return list;
+}
 
 function opener(one, name, label) {
   const button = made("button", label, { type: "button", className: "cite" });
-  if (/^\[\d+\]$/.test(label)) button.setAttribute("aria-label", `Passage ${one.number}: ${titleOf(one)}`);
-  button.addEventListener("click", () => openPassage(name, one.id, titleOf(one)));
+  if (typeof label === "string") button.setAttribute("aria-label", `Passage ${one.number}: ${titleOf(one)}`);
+  button.addEventListener("click", () => openPassage(name, one));
+  return button;
+}
+
+function copier(text) {
+  const button = made("button", "Copy", { type: "button", className: "copy" });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "This browser does not let the page copy";
+    }
+  });
   return button;
 }
 
@@ -121,11 +173,14 @@ function busy(is) {
 
 export function fresh() {
   running?.abort();
-  if (turns.length) {
+  running = null;
+  busy(false);
+  if (turns.length || byId("talk").querySelector("article")) {
     const kept = { turns, shown: [...byId("talk").childNodes] };
     earlier.unshift(kept);
     const item = made("li");
-    const open = made("button", kept.turns[0].content.slice(0, 80), { type: "button", className: "cite" });
+    const first = byId("talk").querySelector(".question .said").textContent;
+    const open = made("button", first.slice(0, 80), { type: "button", className: "cite" });
     open.addEventListener("click", () => {
       fresh();
       turns = kept.turns;
@@ -138,10 +193,16 @@ export function fresh() {
     byId("earlier").hidden = false;
   }
   turns = [];
-  byId("talk").replaceChildren(made("p", "A new conversation.", { className: "note" }));
+  byId("talk").replaceChildren();
 }
 
-byId("ask").addEventListener("submit", ask);
+byId("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const question = byId("question").value.trim();
+  if (!question || running) return;
+  byId("question").value = "";
+  ask(question);
+});
 byId("stop").addEventListener("click", () => running?.abort());
 byId("fresh").addEventListener("click", fresh);
 byId("question").addEventListener("keydown", (event) => {

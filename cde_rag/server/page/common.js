@@ -1,10 +1,15 @@
-// Shared by the views. Texts of documents are set as text, never as HTML.
+// Shared by the views: elements, requests, and the passage that is open. Texts are set as text, never as HTML.
+import { isMarkdownFile, rendered, reopened, where } from "./text.js";
+
 export const byId = (id) => document.getElementById(id);
-export const collectionPath = () => `v1/collections/${encodeURIComponent(byId("collection").value)}`;
+export const selected = () => byId("collection").value;
+export const collectionPath = (name = selected()) => `v1/collections/${encodeURIComponent(name)}`;
+export const number = (value) => value.toLocaleString("en");
+export const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 
 export function made(tag, text, properties = {}) {
   const element = Object.assign(document.createElement(tag), properties);
-  if (text !== undefined) element.textContent = text;
+  if (text !== undefined) element.append(...[text].flat());
   return element;
 }
 
@@ -46,22 +51,57 @@ export function download(content, name) {
   URL.revokeObjectURL(url);
 }
 
-export async function openPassage(name, id, title) {
-  byId("passage-title").textContent = title;
+const AROUND = [2, 10, 50]; // neighbours on each side, one step after the other
+let opened = null;
+
+// Opens a passage between its neighbours, with the words of the query marked.
+export function openPassage(name, hit) {
+  opened = { name, hit, step: 0 };
+  byId("passage-title").textContent = titleOf(hit);
+  byId("passage-path").textContent = where(hit);
   byId("passages").replaceChildren(made("p", "Loading …"));
+  byId("wider").hidden = true;
   byId("passage").showModal();
+  showAround();
+}
+
+async function showAround() {
+  const { name, hit, step } = opened;
+  const around = AROUND[step];
   try {
-    const path = `v1/collections/${encodeURIComponent(name)}/neighbours?id=${encodeURIComponent(id)}&around=2`;
+    const path = `${collectionPath(name)}/neighbours?id=${encodeURIComponent(hit.id)}&around=${around}`;
     const records = (await call(path)).records;
+    if (opened.hit !== hit || opened.step !== step) return;
+    let open; // the fence of a code block that the passage before left open
     byId("passages").replaceChildren(
       ...records.map((record) => {
-        const article = made("article", undefined, { className: record.id === id ? "found" : "" });
-        article.append(made("h3", record.id === id ? `${record.id} (this hit)` : record.id), record.text);
+        const source = record.metadata.source;
+        const article = made("article");
+        article.classList.toggle("found", record.id === hit.id);
+        article.classList.toggle("lines", !isMarkdownFile(source));
+        if (record.id === hit.id) article.append(made("h3", "This passage", { className: "unseen" }));
+        const part = isMarkdownFile(source) ? reopened(record.text, open) : { text: record.text, open };
+        open = part.open;
+        article.append(...rendered(part.text, { source, matches: hit.matches }));
         return article;
       }),
     );
     byId("passages").querySelector(".found")?.scrollIntoView({ block: "nearest" });
+    const places = records.findIndex((record) => record.id === hit.id);
+    const some = places === around || records.length - 1 - places === around;
+    byId("wider").hidden = !some || step === AROUND.length - 1;
   } catch (error) {
     byId("passages").replaceChildren(made("p", error.message));
   }
+}
+
+export function widen() {
+  opened.step += 1;
+  showAround();
+}
+
+// The title of a hit; without one the beginning of its text.
+export function titleOf(hit) {
+  const start = hit.text?.trim().split("\n")[0] ?? "";
+  return hit.title || (start.length > 80 ? `${start.slice(0, 79)}…` : start) || hit.id;
 }

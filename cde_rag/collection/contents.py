@@ -1,0 +1,156 @@
+"""Contents of a collection: its documents, the metadata fields with their values, and headings to search for."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from cde_rag.collection.collection import Collection
+from cde_rag.field_names import elements, field_name
+from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
+from cde_rag.readers.passages import UNITS, UPLOADED_KEY, document_of, file_of
+from cde_rag.records import Record, parent_of
+
+MOST_RECORDS: Final = 100_000  # that are read: a second or two
+FEW: Final = 12  # values of a field that are counted one by one
+EXAMPLES: Final = 3
+_PLACES: Final = frozenset(
+    {FOLDER_KEY, SECTION_KEY, UPLOADED_KEY, "offset", *UNITS, *(f"last_{unit}" for unit in UNITS)}
+)
+_QUERY: Final = re.compile(r"[^\W\d_][^<>{}\[\]|=/\\]{8,60}")  # begins with a letter, and has no code in it
+_MARKUP: Final = re.compile(r"[*`#]+|\s+$")
+
+
+@dataclass
+class StoredDocument:
+    """A document with the number of its passages.
+
+    Attributes:
+        name: Its `source`; of other records the parent, and of those without a parent the id.
+        title: Title of its first passage.
+        where: Filter that its passages match; None for a record without parent.
+        file: Path of the file that it was read from; None for uploads and other records.
+        uploaded: Last upload (UTC, ISO 8601); "" without one.
+        passages: Number of passages.
+    """
+
+    name: str
+    title: str
+    where: dict[str, Any] | None
+    file: Path | None
+    uploaded: str = ""
+    passages: int = 0
+
+
+@dataclass
+class StoredField:
+    """A metadata field with its values.
+
+    Attributes:
+        name: As in filters.
+        records: Number of records that have it.
+        values: Number of records of each value; None where there are more than a few.
+        least: Least number; None if other values occur.
+        most: Greatest number.
+    """
+
+    name: str
+    records: int = 0
+    values: Counter[str | int | float | bool] | None = field(default_factory=Counter[str | int | float | bool])
+    least: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Documents, fields and example queries of a collection.
+
+    Attributes:
+        documents: Documents by name, in the order of insertion.
+        fields: Fields of strings, numbers and booleans, by name; places in files are left out.
+        examples: Headings or titles that read like queries, at most three.
+        complete: False if the collection has more records than were read.
+    """
+
+    documents: dict[str, StoredDocument]
+    fields: dict[str, StoredField]
+    examples: tuple[str, ...]
+    complete: bool
+
+    @classmethod
+    def of(cls, collection: Collection, *, most: int = MOST_RECORDS) -> "Contents":
+        """Read the records of a collection, at most `most`."""
+        key, read = collection.parent_key, 0
+        documents: dict[str, StoredDocument] = {}
+        fields: dict[str, StoredField] = {}
+        headings = dict[str, None]()
+        per_document = Counter[str]()
+        for record in islice(collection.scroll(), most):
+            read += 1
+            name = _add(documents, record, key)
+            if per_document[name] < EXAMPLES and (heading := _heading(record)) and heading not in headings:
+                headings[heading] = None
+                per_document[name] += 1
+            for at, value in record.metadata.items():
+                if at not in _PLACES:
+                    _count(fields, field_name(at), value)
+        examples = list(headings)[:: max(1, len(headings) // EXAMPLES)][:EXAMPLES]
+        narrowing = {
+            name: each
+            for name, each in sorted(fields.items())
+            if each.values is None or len(each.values) > 1 or each.records < read
+        }
+        return cls(documents, narrowing, tuple(examples), read < most or collection.count() <= read)
+
+
+def _add(documents: dict[str, StoredDocument], record: Record, key: str | None) -> str:
+    """Count a record as a passage of its document; return the document's name."""
+    source, parent = document_of(record), parent_of(record, key)
+    if source is not None:
+        name, where = source, {PARENT_KEY: source}
+    elif parent is not None and key is not None:
+        name, where = str(parent), {key: parent}
+    else:
+        name, where = record.id, None
+    if name not in documents:
+        file = None if source is None else file_of(record.metadata)
+        documents[name] = StoredDocument(name, record.title, where, file)
+    found = documents[name]
+    found.passages += 1
+    uploaded = record.metadata.get(UPLOADED_KEY)
+    if isinstance(uploaded, str):
+        found.uploaded = max(found.uploaded, uploaded)
+    return name
+
+
+def _count(fields: dict[str, StoredField], name: str, value: object) -> None:
+    found = [each for each in elements(value) if isinstance(each, str | int | float) and each != ""]
+    if not found:
+        return
+    each = fields.setdefault(name, StoredField(name))
+    first = not each.records
+    each.records += 1
+    if each.values is not None:
+        each.values.update(set(found))
+        if len(each.values) > FEW:
+            each.values = None
+    numbers = [one for one in found if not isinstance(one, str | bool)]
+    if len(numbers) < len(found) or (not first and each.least is None):
+        each.least = each.most = None
+        return
+    each.least = min(numbers if each.least is None else [each.least, *numbers])
+    each.most = max(numbers if each.most is None else [each.most, *numbers])
+
+
+def _heading(record: Record) -> str:
+    """Return the heading of a passage if it reads like a query, else its title if that does, else ""."""
+    section = record.metadata.get(SECTION_KEY)
+    headings: Iterable[str] = [section.split(" > ")[-1]] if isinstance(section, str) else []
+    for heading in (*headings, record.title):
+        plain = _MARKUP.sub("", heading)
+        if _QUERY.fullmatch(plain) and 2 <= len(plain.split()) <= 8:
+            return plain
+    return ""

@@ -1,0 +1,341 @@
+// The library: documents, files to add, tuning by judgments, and moves to a new context.
+import { byId, call, collectionPath, counted, made, number, problem, selected } from "./common.js";
+import * as judged from "./judged.js";
+import { count } from "./search.js";
+
+const PAUSE_MS = 300; // between looks at a job
+const PAGE = matchMedia("(min-width: 60rem)").matches ? 50 : 10; // documents
+const RECENT = 8; // jobs
+const KINDS = {
+  upload: "Add a file",
+  reindex: "Read a file again",
+  recontextualize: "Make a new context",
+  rollback: "Roll back",
+  drift: "Measure the gain of a new context",
+  tune: "Tune the ranking",
+};
+const UNSTOPPABLE = ["drift", "tune"];
+let watched = null; // the job that is shown
+let listed = 0; // documents
+let changed = async () => {};
+
+export const onChange = (listener) => {
+  changed = listener;
+};
+
+// A job goes on when another collection is selected: what it says then names its own.
+const about = (collection, text) => (collection === selected() ? text : `${collection}: ${text}`);
+
+export function fresh() {
+  byId("outcome").textContent = "";
+  byId("part").value = "";
+  listed = 0;
+}
+
+function size(bytes) {
+  if (bytes === null) return "on a server";
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  const power = bytes < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(bytes) / 3));
+  return `${(bytes / 1000 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
+}
+
+const points = (gain) => `${gain < 0 ? "−" : "+"}${Math.abs(100 * gain).toFixed(1)}`;
+const day = (iso) => new Date(iso).toLocaleDateString("en-CA");
+
+export async function describe() {
+  const name = selected();
+  if (!name) {
+    byId("summary").textContent = "This server has no collection.";
+    return;
+  }
+  const [found, overview, jobs] = await Promise.all([
+    call(collectionPath()),
+    call(`${collectionPath()}/overview`),
+    call("v1/jobs"),
+  ]);
+  if (name !== selected()) return;
+  const disk = found.disk_bytes === null ? "" : ` · ${size(found.disk_bytes)} on disk`;
+  const pending = found.pending ? ` · ${counted(found.pending, "passage")} wait for vectors` : "";
+  byId("summary").textContent =
+    `${counted(found.documents, "passage")} in ${overview.complete ? "" : "more than "}` +
+    `${counted(overview.documents, "document")}${disk} · model ${found.model}${pending}`;
+  byId("files").accept = overview.suffixes.join(",");
+  const documents = overview.suffixes.includes(".pdf") ? "PDF, HTML, Word, PowerPoint, " : "";
+  byId("formats").textContent =
+    `Markdown, text, ${documents}notebooks, source code; CSV, JSONL and Parquet with a column “text”. ` +
+    "A file replaces the document of its name.";
+  describeFacts(found);
+  describeTuning();
+  describeJobs(jobs.data.filter((job) => job.collection === name));
+  await list();
+  const mine = jobs.data.find((job) => job.collection === name && job.status === "running");
+  if (mine && !watched) {
+    await watch(mine, KINDS[mine.kind]).catch(() => {}); // the list of jobs has the reason
+    await refreshed(); // the facts above are those from before it ended
+  }
+}
+
+function describeFacts(found) {
+  const context = found.context_size
+    ? `made ${found.context_created.slice(0, 10)} from ${number(found.context_size)} of ` +
+      `${number(found.context_documents_seen)} passages`
+    : "none: passages are read without a corpus";
+  byId("context").textContent = `Context: ${context}.`;
+  const facts = [
+    ["Fingerprint", found.fingerprint.slice(0, 16)],
+    ["Generation", String(found.generation)],
+    ["Vectors", `${found.dim} dimensions`],
+    ["Context", `${context}, ${found.context_sampling}, seed ${found.context_seed}`],
+    ["Parents", found.parent_key ? `by ${found.parent_key}` : "none"],
+    ["Search by words", found.has_bm25 ? "yes" : "no text index"],
+    ["Weight of vectors", String(found.hybrid_weight)],
+  ];
+  byId("facts").replaceChildren(...facts.flatMap(([name, value]) => [made("dt", name), made("dd", value)]));
+}
+
+function describeTuning() {
+  const answered = judged.answered();
+  byId("goal-label").textContent = `${answered} of ${judged.GOAL} judged questions for tuning`;
+  byId("goal").value = Math.min(judged.GOAL, answered);
+  byId("tune").disabled = answered < judged.GOAL || watched !== null;
+  for (const id of ["save", "save-set", "forget"]) byId(id).disabled = !judged.judgments().length;
+}
+
+// The sentence that an ended job leaves.
+function outcomeOf(job) {
+  if (job.status === "failed") return job.error;
+  if (job.status === "cancelled") return "Cancelled. The same again completes it.";
+  if (job.status === "running") return "Running …";
+  const found = job.result;
+  if (job.kind === "recontextualize") return `Moved to a new context: ${counted(found.embedded, "passage")} embedded.`;
+  if (job.kind === "rollback") return "Back in the context before.";
+  if (job.kind === "drift") {
+    const range = `${points(found.gain)} points of NDCG@10, 90 % interval ${found.interval.map(points).join(" to ")}`;
+    return found.pays ? `A new context would find more: ${range}.` : `No gain to expect: keep the context (${range}).`;
+  }
+  if (job.kind === "tune") {
+    const range = `${points(found.gain.mean)} points of NDCG@10, 95 % interval ${points(found.gain.low)} to ${points(found.gain.high)}`;
+    if (found.written) {
+      return `Tuned on ${number(found.queries)} questions: vectors weigh ${found.weight}, before ${found.current_weight}. Gain ${range}.`;
+    }
+    return `No sure gain on ${number(found.queries)} questions (${range}): vectors keep their weight ${found.current_weight}.`;
+  }
+  return told(found);
+}
+
+function told(found) {
+  const counts = ["added", "replaced", "updated", "unchanged", "deleted"].filter((key) => found[key]);
+  const parts = counts.map((key) => `${number(found[key])} ${key}`).join(", ") || "nothing new";
+  const doubles = found.doubles?.length ? ` Other documents of the same name stay: ${found.doubles.join(", ")}.` : "";
+  const skipped = found.skipped ? ` ${counted(found.skipped, "row")} left out: ${found.reasons.join("; ")}.` : "";
+  return `Passages: ${parts}.${doubles}${skipped}`;
+}
+
+function describeJobs(jobs) {
+  const recent = jobs.slice(-RECENT).reverse();
+  byId("jobs-card").hidden = !recent.length;
+  byId("jobs").replaceChildren(
+    ...recent.map((job) => {
+      const item = made("li", undefined, { className: job.status });
+      const time = new Date(1000 * (job.ended ?? job.started)).toLocaleTimeString("en-GB").slice(0, 5);
+      item.append(
+        made("p", `${KINDS[job.kind]}${job.subject ? `: ${job.subject}` : ""}`, { className: "what" }),
+        made("p", `${time} · ${outcomeOf(job)}`, { className: "note" }),
+      );
+      return item;
+    }),
+  );
+}
+
+// The documents up to the number that was shown.
+async function list() {
+  const name = selected();
+  const limit = Math.max(PAGE, listed);
+  const part = byId("part").value.trim();
+  const found = await call(`${collectionPath()}/documents?${new URLSearchParams({ q: part, limit })}`);
+  if (name !== selected() || part !== byId("part").value.trim()) return;
+  listed = found.data.length;
+  byId("documents").replaceChildren(...found.data.map((one) => documentOf(one, name)));
+  byId("more-documents").hidden = listed >= found.total || limit >= 1000;
+  const matching = part ? ` that match “${part}”` : "";
+  byId("shown").textContent = found.total
+    ? `${number(listed)} of ${counted(found.total, "document")}${matching}.`
+    : part
+      ? "No document matches."
+      : "No documents yet.";
+}
+
+function documentOf(one, name) {
+  const item = made("li");
+  const dates = [one.uploaded && `added ${day(one.uploaded)}`, one.modified && `changed ${day(one.modified)}`];
+  const facts = [counted(one.passages, "passage"), ...dates.filter(Boolean)].join(" · ");
+  const text = made("div");
+  if (one.title && one.title !== one.name) text.append(made("p", one.title, { className: "what" }));
+  text.append(made("p", one.name, { className: "path" }), made("p", facts, { className: "note" }));
+  const actions = made("div", undefined, { className: "actions" });
+  if (one.can_reindex) {
+    actions.append(
+      action("Read again", `Read ${one.name} again`, () =>
+        run("documents/reindex", { document: one.name }, `Reading ${one.name}`),
+      ),
+    );
+  }
+  actions.append(action("Delete", `Delete ${one.name}`, () => remove(one, name)));
+  item.append(text, actions);
+  return item;
+}
+
+function action(text, label, listener) {
+  const button = made("button", text, { type: "button", disabled: watched !== null });
+  button.setAttribute("aria-label", label);
+  button.addEventListener("click", listener);
+  return button;
+}
+
+async function remove(one, name) {
+  byId("sure-text").textContent = `Delete ${one.name} with ${counted(one.passages, "passage")}? Files on the disk stay.`;
+  byId("sure").returnValue = "no";
+  byId("sure").showModal();
+  await new Promise((done) => byId("sure").addEventListener("close", done, { once: true }));
+  if (byId("sure").returnValue !== "yes") return;
+  problem();
+  try {
+    const body = one.where ? { where: one.where } : { ids: [one.name] };
+    const { deleted } = await call(`${collectionPath(name)}/records/delete`, body);
+    byId("outcome").textContent = about(name, `${one.name} is deleted: ${counted(deleted, "passage")}.`);
+  } catch (error) {
+    problem(about(name, error.message));
+  }
+  await refreshed();
+}
+
+// Shows a job until it ends; returns it.
+async function watch(job, label) {
+  watched = job;
+  byId("job-label").textContent = about(job.collection, label);
+  byId("job").hidden = false;
+  byId("cancel").disabled = UNSTOPPABLE.includes(job.kind);
+  lock(true);
+  try {
+    while (job.status === "running") {
+      if (job.total) byId("progress").value = job.done / job.total;
+      else byId("progress").removeAttribute("value");
+      const progress = job.total ? `: ${number(job.done)} of ${number(job.total)}` : " …";
+      byId("job-label").textContent = about(job.collection, label + progress);
+      await new Promise((done) => setTimeout(done, PAUSE_MS));
+      job = await call(`v1/jobs/${job.id}`);
+    }
+  } finally {
+    watched = null;
+    byId("job").hidden = true;
+    lock(false);
+  }
+  if (job.status === "failed") throw new Error(job.error);
+  return job;
+}
+
+function lock(is) {
+  const buttons = byId("view-library").querySelectorAll("#move button, #tune, .actions button");
+  for (const button of [...buttons, byId("files")]) button.disabled = is;
+  if (!is) describeTuning();
+}
+
+async function run(path, body, label) {
+  const name = selected();
+  problem();
+  byId("outcome").textContent = "";
+  try {
+    const job = await watch(await call(`${collectionPath(name)}/${path}`, body), label);
+    byId("outcome").textContent = about(name, outcomeOf(job));
+  } catch (error) {
+    problem(about(name, error.message));
+  }
+  await refreshed();
+}
+
+async function refreshed() {
+  try {
+    await describe();
+    await changed();
+  } catch (error) {
+    problem(error.message);
+  }
+}
+
+// Adds files one after another; one that fails is named, and the others are added.
+async function upload(files) {
+  if (!files.length || watched) return;
+  problem();
+  byId("outcome").textContent = "";
+  const name = selected(); // all go where the first goes
+  const sums = { added: 0, replaced: 0, updated: 0, unchanged: 0, deleted: 0, skipped: 0, doubles: [], reasons: [] };
+  const failures = [];
+  let place = 0;
+  let cancelled = false;
+  for (const file of files) {
+    const label = `Adding ${file.name} (${++place} of ${files.length})`;
+    const path = `${collectionPath(name)}/files?filename=${encodeURIComponent(file.name)}`;
+    try {
+      const job = await watch(await call(path, undefined, { raw: file, method: "POST" }), label);
+      cancelled = job.status === "cancelled";
+      if (cancelled) break;
+      for (const [key, sum] of Object.entries(sums)) {
+        if (Array.isArray(sum)) sum.push(...(job.result[key] ?? []));
+        else sums[key] += job.result[key] ?? 0;
+      }
+    } catch (error) {
+      failures.push(error.message.startsWith(file.name) ? error.message : `${file.name}: ${error.message}`);
+    }
+  }
+  if (failures.length < files.length) {
+    byId("outcome").textContent = about(name, `${cancelled ? "Cancelled. " : ""}${told(sums)}`);
+  }
+  if (failures.length) problem(about(name, failures.join(" ")));
+  byId("upload").reset();
+  await refreshed();
+}
+
+async function tried(work) {
+  problem();
+  try {
+    await work();
+  } catch (error) {
+    problem(error.message);
+  }
+}
+
+byId("files").addEventListener("change", () => upload([...byId("files").files]));
+byId("upload").addEventListener("submit", (event) => event.preventDefault());
+for (const kind of ["dragover", "drop", "dragleave"]) {
+  document.addEventListener(kind, (event) => {
+    if (byId("view-library").hidden || !event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    byId("drop").classList.toggle("over", kind === "dragover");
+    if (kind === "drop") upload([...event.dataTransfer.files]);
+  });
+}
+byId("part").addEventListener("input", () => {
+  listed = 0;
+  tried(list);
+});
+byId("more-documents").addEventListener("click", () => {
+  listed += PAGE;
+  tried(list);
+});
+byId("tune").addEventListener("click", () => run("tune", { judgments: judged.judgments() }, "Tuning the ranking"));
+byId("save").addEventListener("click", () => tried(judged.save));
+byId("save-set").addEventListener("click", () => tried(judged.saveSet));
+byId("forget").addEventListener("click", () => {
+  judged.forget();
+  count();
+  describeTuning();
+});
+byId("move").addEventListener("submit", (event) => {
+  event.preventDefault();
+  run("recontextualize", { seed: Number(byId("seed").value) || 0 }, "Embedding in the new context");
+});
+byId("rollback").addEventListener("click", () => run("rollback", {}, "Rolling back"));
+byId("drift").addEventListener("click", () => run("drift", {}, "Measuring the gain of a new context"));
+byId("cancel").addEventListener("click", async () => {
+  if (watched) await call(`v1/jobs/${watched.id}/cancel`, {}).catch((error) => problem(error.message));
+});
