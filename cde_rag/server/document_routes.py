@@ -1,4 +1,4 @@
-"""Routes of documents: what a collection holds, by document and by metadata field, and files that are read again."""
+"""Routes of documents: a collection by document and by metadata field, and files that are read again."""
 
 from datetime import datetime, timezone
 from pathlib import Path

@@ -133,7 +133,7 @@ def _check_read(reader: RecordReader, filename: str, found: Sequence[object]) ->
 
 
 def _dated(collection: Collection, records: Sequence[Record]) -> list[Record]:
-    """Return passages with the present time; those that are stored with the same text keep what they have of it."""
+    """Return passages with the present time; those that are stored with the same text keep theirs."""
     stored = {record.id: record for record in collection.get([record.id for record in records])}
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     found: list[Record] = []
