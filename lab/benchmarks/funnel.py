@@ -39,7 +39,7 @@ FUNNELS = (
     (64, 192),
     (96, 192),
 )
-SHARES = (1.0, 2.0, 4.5, 9.0, 18.0)
+SHARES = (1.0, 2.25, 4.5, 9.0)
 
 
 class Result(NamedTuple):

@@ -67,7 +67,7 @@ def run_plan(
     seed: int,
     minutes: float | None,
 ) -> tuple[list[Path], dict[str, int]]:
-    """Train and evaluate what a plan lacks, figure by figure, and write the tables of complete figures.
+    """Train and evaluate the missing runs of a plan, figure by figure, and write the tables of complete figures.
 
     When the time is over, the run at hand stops, and the same call resumes it from its latest checkpoint. Call it in
     the main thread of a process, which gets the alarm.

@@ -57,7 +57,7 @@ def test_a_plan_that_ran_out_of_time_resumes(folder: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(planned_figures, "run_readings", stopped)
-        assert planned("parts", 60) == ([], {"first": 1, "second": 4})
+        assert planned("parts", 60.0) == ([], {"first": 1, "second": 4})
     done = {path: path.stat().st_mtime_ns for path in (folder / "cache/parts").rglob(DONE)}
     assert len(done) == 3
     files, left = planned("parts", None)

@@ -158,7 +158,7 @@ def test_every_loss_and_sampler_adapts(given: Material, config: AdaptationConfig
             name=f"phase {number}",
             batches="corpora" if number % 2 else "packed",
             corpora=CorporaConfig(
-                context=context, views=ViewConfig(nameless_share=0, sentence_share=0, keywords_share=0)
+                context=context, views=ViewConfig(nameless_share=0.0, sentence_share=0.0, keywords_share=0.0)
             ),
             packing=PackingConfig(order="random" if number else "tour", batch_size=16),
             loss=loss,
