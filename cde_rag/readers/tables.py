@@ -194,7 +194,7 @@ def _are_numbers(forms: Set[tuple[int, bool] | None]) -> bool:
 def _delimiter(line: str, given: str, fields: Fields) -> str:
     """Return the separator of the cells of CSV, by its first line."""
     marks = [given, *(mark for mark in _MARKS if mark != given)]
-    found = dict.fromkeys(marks, list[str]())
+    found: dict[str, list[str]] = {mark: [] for mark in marks}
     for mark in marks:
         with suppress(csv.Error):  # which the reader of the file reports
             found[mark] = next(csv.reader([line], delimiter=mark), [])
