@@ -69,7 +69,7 @@ def inspect(
     size, changed = _at_rest(store)
     inspection = inspect_store(store)
     fields = asdict(inspection)
-    own = {"documents": fields["documents"], "sources": _count_documents(store), "bytes": size, "changed": changed}
+    own = {"documents": fields["documents"], "sources": _count_documents(store), "disk_bytes": size, "changed": changed}
     fields = {**own, **fields}
     if where is not None:
         fields["matching"] = store.count(where)
@@ -79,8 +79,8 @@ def inspect(
     if as_json:
         print_json(fields | {"erasure": erasures} if erasure else fields)
         return
-    in_words = {"bytes": None if size is None else f"{size / 1e6:,.1f} MB", "reading": inspection.reading.described}
-    print_fields(fields | in_words)
+    megabytes = None if size is None else f"{size / 1e6:,.1f} MB"
+    print_fields(fields | {"disk_bytes": megabytes, "reading": inspection.reading.described})
     if inspection.newer_defaults:
         typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}", err=True)
     for one in erasures:

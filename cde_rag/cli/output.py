@@ -32,7 +32,7 @@ _SCALES = {
     "bm25": "BM25, from 0 up",
     "hybrid": "0 to 1, vectors and words together",
 }
-_LABELS = {"documents": "passages", "sources": "documents", "bytes": "size on disk", "changed": "last change"}
+_LABELS = {"documents": "passages", "sources": "documents", "disk_bytes": "size on disk", "changed": "last change"}
 _LINES = 3  # of a text on a terminal
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
