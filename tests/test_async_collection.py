@@ -22,12 +22,6 @@ from cde_rag.search.searcher import Searcher
 from cde_rag.stores.faiss import FaissStore
 
 TEXTS = [f"{first} {second}" for first in WORDS[:8] for second in WORDS[:8]]
-OTHERS = {  # results of another class than Collection's
-    '"Collection"': '"AsyncCollection"',
-    "Searcher": "AsyncSearcher",
-    '"Searcher"': '"AsyncSearcher"',
-    "Iterator[Record]": "AsyncIterator[Record]",
-}
 AT_ONCE = {"scroll", "searcher"}  # calls that are not awaited
 DEPRECATED = {"plan"}
 OF_SEARCHES = {"traced", "with_ranker"}  # calls of the library itself

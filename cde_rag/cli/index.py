@@ -106,7 +106,10 @@ def index(
     title_field: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_text: Annotated[
         list[str] | None,
-        typer.Option(metavar="SUFFIX", help="Also read files of this suffix as text, such as .xml; repeatable."),
+        typer.Option(
+            metavar="SUFFIX",
+            help="Also read files of this suffix as text, such as .xml, or . for those without; repeatable.",
+        ),
     ] = None,
     encoding: Annotated[
         str | None,

@@ -90,8 +90,8 @@ def _sources(store: "Store", reading: "ReadingRules") -> tuple[list[Path], list[
         folder = row.record.metadata.get(FOLDER_KEY)
         if isinstance(folder, str):
             folders.add(Path(folder))
-            if kind_of(Path(path.name), frozenset(), reading) is None and path.suffix:
-                suffixes.add(path.suffix.lower())
+            if kind_of(Path(path.name), frozenset(), reading) is None:
+                suffixes.add(path.suffix.lower() or ".")
         elif path.is_file():
             files.add(path)
     if missing := sorted(str(folder) for folder in folders if not folder.is_dir()):

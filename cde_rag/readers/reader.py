@@ -83,7 +83,7 @@ class RecordReader:
         max_characters: Longest passage of a text file in characters, read by the rules of 0.2:
             `ReadingRules(characters=max_characters, rules=1)`. None: as `reading` says.
         max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
-        as_text: Suffixes of further files that are read as plain text, such as ".xml".
+        as_text: Suffixes of further files that are read as plain text, such as ".xml"; "." for files without one.
         reading: Rules by which files become passages. None: those of the collection that the records are added to, or
             of new ones. A collection keeps the rules that are given here.
         guess_encoding: True: read texts and rows that are not UTF-8 as windows-1252 if they look like it; `guessed`
@@ -374,11 +374,11 @@ def _suffixes(names: Sequence[str]) -> frozenset[str]:
     """Return suffixes in lower case."""
     check_list(names, call="RecordReader", what="as_text")
     for name in names:
-        if not re.fullmatch(r"\.[^./\s]+", name):
+        if not re.fullmatch(r"\.[^./\s]*", name):
             raise CorpusError(
                 f"as_text: expected suffixes such as '.py', found {name!r:.80}. Write the dot, and no star."
             )
-    return frozenset(name.lower() for name in names)
+    return frozenset("" if name == "." else name.lower() for name in names)
 
 
 def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
@@ -395,7 +395,7 @@ def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
         raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
     known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(SPLIT)]
     if _format(path) not in known and path.suffix.lower() not in as_text:
-        remedy = f" If it is text, add: --as-text {path.suffix}" if path.suffix else ""
+        remedy = f" If it is text, add: --as-text {path.suffix or '.'}"
         raise CorpusError(
             f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}.{remedy}"
         )
