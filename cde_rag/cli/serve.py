@@ -37,6 +37,7 @@ def _role(text: str) -> str:
 
 
 def serve(
+    ctx: typer.Context,
     paths: Paths,
     host: Annotated[
         str, typer.Option(help="Address to bind; an API key is required if other machines can reach it.")
@@ -137,43 +138,43 @@ def serve(
     tenant_of = _tenant_keys(tenant_key_file)
     keys = ApiKeys([*(api_key or []), *_keys(api_key_file)], tenant_of)
     check_bind(host, keys)
+    sockets = ctx.with_resource(bound(host, port))  # before models are loaded
     language_model = _language_model(llm, llm_model)
-    with bound(host, port) as sockets:  # before models are loaded
-        rerankers = {name: named_reranker(name) for name in rerank or ()}
-        kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
-        shared = [path for path in paths if not (tenant_of and _has_tenants(_named(path)[1]))]
-        if shared and tenant_of and len(keys) == len(tenant_of):
-            raise CDEError(
-                f"Expected a key for {shared[0]}, which has no tenants, found tenants' alone. Give --api-key-file."
-            )
-        collections, embedders = opened([*shared, *kept], model)
-        of_tenants = _opened_tenants([path for path in paths if path not in shared], set(tenant_of.values()), model)
-        for collection in (*collections.values(), *(one for own in of_tenants.values() for one in own.values())):
-            collection.embed_budget_ms = embed_budget_ms
-        folders = {_named(path)[0]: folder for path in shared if (folder := user_path(_named(path)[1])).is_dir()}
-        warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
-        options = ServerOptions(
-            default_role=cast(Literal["query", "document"] | None, default_role),
-            keys=keys,
-            max_body_bytes=max_body,
-            contexts=contexts,
-            language_model=language_model,
-            rerankers=rerankers,
+    rerankers = {name: named_reranker(name) for name in rerank or ()}
+    kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
+    shared = [path for path in paths if not (tenant_of and _has_tenants(_named(path)[1]))]
+    if shared and tenant_of and len(keys) == len(tenant_of):
+        raise CDEError(
+            f"Expected a key for {shared[0]}, which has no tenants, found tenants' alone. Give --api-key-file."
         )
-        batcher = TokenBatcher(batch_tokens=batch_tokens, pending_tokens=pending_tokens)
-        service = Service(Registry(collections, batcher, embedders, folders), options)
-        tenants = {
-            name: Service(Registry(own, batcher), replace(options, contexts=None)) for name, own in of_tenants.items()
-        }
-        for served in service.registry.models():
-            typer.echo(f"{served.id}  {served.embedder.dim} dimensions", err=True)
-        for name in rerankers:
-            typer.echo(f"reranker: {name}", err=True)
-        if tenants:
-            typer.echo(f"tenants: {len(tenants)}, each with keys of its own", err=True)
-        chat = "passages alone, without a language model" if language_model is None else language_model.name
-        typer.echo(f"chat: {chat}", err=True)
-        run(create_app(service, tenants), sockets, host)
+    collections, embedders = opened([*shared, *kept], model)
+    of_tenants = _opened_tenants([path for path in paths if path not in shared], set(tenant_of.values()), model)
+    for collection in (*collections.values(), *(one for own in of_tenants.values() for one in own.values())):
+        collection.embed_budget_ms = embed_budget_ms
+    folders = {_named(path)[0]: folder for path in shared if (folder := user_path(_named(path)[1])).is_dir()}
+    warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
+    options = ServerOptions(
+        default_role=cast(Literal["query", "document"] | None, default_role),
+        keys=keys,
+        max_body_bytes=max_body,
+        contexts=contexts,
+        language_model=language_model,
+        rerankers=rerankers,
+    )
+    batcher = TokenBatcher(batch_tokens=batch_tokens, pending_tokens=pending_tokens)
+    service = Service(Registry(collections, batcher, embedders, folders), options)
+    tenants = {
+        name: Service(Registry(own, batcher), replace(options, contexts=None)) for name, own in of_tenants.items()
+    }
+    for served in service.registry.models():
+        typer.echo(f"{served.id}  {served.embedder.dim} dimensions", err=True)
+    for name in rerankers:
+        typer.echo(f"reranker: {name}", err=True)
+    if tenants:
+        typer.echo(f"tenants: {len(tenants)}, each with keys of its own", err=True)
+    chat = "passages alone, without a language model" if language_model is None else language_model.name
+    typer.echo(f"chat: {chat}", err=True)
+    run(create_app(service, tenants), sockets, host)
 
 
 def _language_model(url: str | None, name: str | None) -> "LanguageModel | None":
