@@ -227,7 +227,7 @@ class AsyncCollection(ProcessBound):
         self._jobs = _Threads(threads, "job")
 
     @classmethod
-    @named_keywords_with("Such as: Collection.create(place, ContextualEmbedder.from_corpus(texts)).")
+    @named_keywords
     async def create(
         cls,
         store: Store | str | Path,
