@@ -45,7 +45,10 @@ letters = st.characters(exclude_categories=["Cs"], exclude_characters=not_in_csv
 texts = st.text(letters, min_size=1, max_size=30).filter(str.strip)
 
 
-@given(rows=st.lists(st.tuples(texts, texts, texts), max_size=8))
+colours = texts.filter(lambda text: tables._form(text) is None)  # numbers in CSV have no marks
+
+
+@given(rows=st.lists(st.tuples(texts, texts, colours), max_size=8))
 def test_every_format_gives_the_same_records(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, ...]]
 ) -> None:
@@ -70,7 +73,7 @@ def test_every_format_gives_the_same_records(
 def test_fields_can_have_other_names(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", b"key\tbody\theading\tid\nk1\tSome words.\tH\t9\n")
     reader = RecordReader(path, fields=Fields(id="key", text="body", title="heading"))
-    assert list(reader) == [Record("k1", "Some words.", "H", {"id": "9"})]
+    assert list(reader) == [Record("k1", "Some words.", "H", {"id": 9})]
 
 
 def test_beir_ids_are_known_and_missing_ids_follow_from_text_and_parent(tmp_path: Path) -> None:
@@ -714,7 +717,8 @@ def test_a_bad_text_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_bad_file_in_a_folder_is_skipped_if_that_is_wanted_and_one_that_is_named_is_not(tmp_path: Path) -> None:
-    bad = written(tmp_path, "docs/a.md", b"\xe9")
+    bad = written(tmp_path, "elsewhere/a.md", b"\xe9")
+    written(tmp_path, "docs/a.md", b"\xe9")
     written(tmp_path, "docs/b.md", b"Good.")
     written(tmp_path, "docs/rows.jsonl", b'{"id": "r", "text": "A row."}\n{"id": "s"}\n')
     lines = "".join(json.dumps({"text": random.Random(n).randbytes(500).hex()}) + "\n" for n in range(600))
@@ -728,7 +732,7 @@ def test_a_bad_file_in_a_folder_is_skipped_if_that_is_wanted_and_one_that_is_nam
         "rows.jsonl, line 2",
     ]
     with pytest.raises(CorpusError, match=r"a\.md: not UTF-8"):
-        list(RecordReader(tmp_path / "docs", bad, skip_bad="in folders", fields=Fields(parent="source")))
+        list(RecordReader(tmp_path / "docs", bad, skip_bad="in folders"))
     written(tmp_path, "docs/more.jsonl", b'{"id": "r", "text": "Another row."}\n')
     with pytest.raises(CorpusError, match="the id 'r' came before, with another title or text"):
         list(RecordReader(tmp_path / "docs", skip_bad="in folders"))
@@ -769,7 +773,7 @@ def test_a_table_outside_the_folder_is_no_file_of_it(tmp_path: Path) -> None:
         list(RecordReader(tmp_path / "docs"))
 
 
-LATIN = "Über größere Vögel, die schön sind.\n"
+LATIN = "Über größere Vögel und über schöne.\n"
 
 
 @pytest.mark.parametrize(
@@ -991,7 +995,7 @@ def test_source_code_is_read_as_text_where_its_suffix_is_named(tmp_path: Path) -
         RecordReader(written(tmp_path, "src/app.xml", b"<a/>"))
 
 
-@pytest.mark.parametrize("wrong", ["py", "*.py", ".", ".tar.gz", ""])
+@pytest.mark.parametrize("wrong", ["py", "*.py", "..", ".tar.gz", ""])
 def test_suffixes_have_a_dot_in_front(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(CorpusError, match=r"expected suffixes such as '\.py', found"):
         RecordReader(tmp_path, as_text=[wrong])

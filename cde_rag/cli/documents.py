@@ -218,7 +218,7 @@ def _at_rest(store: "Store") -> tuple[int | None, str | None]:
     files = list[tuple[Path, os.stat_result]]()
     for path in store.folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # a writer has deleted it
-            files += [(path, path.stat())] if path.is_file() else []
+            files += [(path, path.stat())] if path.is_file() and not path.name.endswith("-shm") else []
     written = [(path, found) for path, found in files if found.st_size and path.suffix != ".lock"]
     database = [each for each in written if each[0].name in (MARKERS["faiss"], f"{MARKERS['faiss']}-wal")]
     latest = max((found.st_mtime for _, found in database or written), default=None)  # searches derive files, too
