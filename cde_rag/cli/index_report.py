@@ -39,7 +39,7 @@ def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: 
 
 
 def print_unread(reader: "RecordReader") -> None:
-    """Print how many files of the folders are not read, by suffix, which encodings are guessed, and what is empty."""
+    """Print how many files of the folders are not read, by suffix, guessed encodings, and empty files."""
     from cde_rag.readers.decoding import GUESS
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import as_text_options, beir_remedy
