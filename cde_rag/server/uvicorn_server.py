@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Generator, Sequence
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
@@ -94,34 +94,48 @@ def _logging(*, on_terminal: bool) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def bound(host: str, port: int) -> Generator[list[socket.socket], None, None]:
-    """Bind an address and listen, so that a port that is taken is found before models are loaded.
+class BoundSockets:
+    """Sockets that listen at an address, so that a port that is taken is found before models are loaded.
+
+    They are closed with this object.
 
     Args:
         host: Address or name.
         port: Port; 0 for a free one.
 
+    Attributes:
+        host: As given.
+        port: The port, also where a free one was taken.
+        sockets: One for each address of the name.
+
     Raises:
         CDEError: The address is not of this machine, or the port is taken or not permitted.
     """
-    with contextlib.ExitStack() as opened:
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.sockets: list[socket.socket] = []
+        self.close = weakref.finalize(self, _close, self.sockets)
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            sockets = list[socket.socket]()
             for family, kind, protocol, _, address in dict.fromkeys(found):
-                each = opened.enter_context(socket.socket(family, kind, protocol))
+                self.sockets.append(each := socket.socket(family, kind, protocol))
                 if os.name == "posix":  # elsewhere this would let two programs have one port
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 each.bind(address)
                 each.listen(BACKLOG)
-                sockets.append(each)
         except OSError as error:
-            found = f"Port {port} of {host} cannot be bound: {error.strerror}"
-            raise CDEError(f"{found}. Name another --host or --port; --port 0 takes a free one.") from error
-        yield sockets
+            self.close()
+            reason = f"Port {port} of {host} cannot be bound: {error.strerror}"
+            raise CDEError(f"{reason}. Name another --host or --port; --port 0 takes a free one.") from error
+        self.port: int = self.sockets[0].getsockname()[1]
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
 
 
 class _Server(uvicorn.Server):
@@ -147,13 +161,12 @@ class _Server(uvicorn.Server):
             logging.getLogger("uvicorn.error").info("Uvicorn running on %s (Press CTRL+C to quit)", self._url)
 
 
-def run(app: ASGIApp, sockets: Sequence[socket.socket], host: str) -> None:
+def run(app: ASGIApp, bound: BoundSockets) -> None:
     """Serve until SIGTERM or Ctrl-C; requests in flight are answered first.
 
     Args:
         app: The application.
-        sockets: As of `bound`.
-        host: Address that was bound.
+        bound: Sockets that listen already.
     """
     on_terminal = sys.stderr.isatty()
     log, handler = logging.getLogger("cde_rag.server"), logging.StreamHandler()
@@ -169,6 +182,6 @@ def run(app: ASGIApp, sockets: Sequence[socket.socket], host: str) -> None:
         timeout_graceful_shutdown=GRACE_S,
         backlog=BACKLOG,
     )
-    shown = _EVERY.get(host, host) if on_terminal else host
-    url = f"http://{f'[{shown}]' if ':' in shown else shown}:{sockets[0].getsockname()[1]}"
-    _Server(config, url, on_terminal=on_terminal).run(list(sockets))
+    shown = _EVERY.get(bound.host, bound.host) if on_terminal else bound.host
+    url = f"http://{f'[{shown}]' if ':' in shown else shown}:{bound.port}"
+    _Server(config, url, on_terminal=on_terminal).run(bound.sockets)

@@ -426,9 +426,10 @@ def test_what_cannot_be_served_is_one_sentence(papers: Path, model: Path, argume
 
 
 def test_a_port_that_is_taken_is_found_before_the_model_is_loaded(papers: Path) -> None:
-    with uvicorn_server.bound("127.0.0.1", 0) as (taken,):
-        port = str(taken.getsockname()[1])
-        result = CliRunner().invoke(app, ["serve", str(papers), "--port", port, "--model", "no such model"])
+    taken = uvicorn_server.BoundSockets("127.0.0.1", 0)
+    port = str(taken.port)
+    result = CliRunner().invoke(app, ["serve", str(papers), "--port", port, "--model", "no such model"])
+    taken.close()
     assert result.exit_code == 1
     assert f"Error: Port {port} of 127.0.0.1 cannot be bound: " in result.stderr
     assert "--port 0 takes a free one" in result.stderr
