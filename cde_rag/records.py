@@ -204,10 +204,12 @@ def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Ite
         ended = [name for name, value in row.items() if value is _ENDED]
         if ended:
             raise CorpusError(f"{', '.join(ended)} ended at position {position}, before the other columns did.")
-        title, metadata = row.get("titles"), row.get("metadata")
+        title: str | None = row.get("titles")
+        metadata: Mapping[str, Any] | None = row.get("metadata")
         kept = frozenset(name for name, value in (("title", title), ("metadata", metadata)) if value is None)
-        title, metadata = "" if title is None else title, {} if metadata is None else metadata
-        record = PartialRecord("", row["texts"], title, metadata, kept)
+        record = PartialRecord(
+            "", row["texts"], "" if title is None else title, {} if metadata is None else metadata, kept
+        )
         yield replace(record, id=row["ids"] if "ids" in row else default_id(record, parent_key))
 
 

@@ -197,7 +197,7 @@ def _delimiter(line: str, given: str, fields: Fields) -> str:
     found: dict[str, list[str]] = {mark: [] for mark in marks}
     for mark in marks:
         with suppress(csv.Error):  # which the reader of the file reports
-            found[mark] = next(csv.reader([line], delimiter=mark), [])
+            found[mark] = next(csv.reader([line], delimiter=mark), list[str]())
     with_text = next((mark for mark in marks if fields.text in found[mark]), None)
     if with_text is not None or len(found[given]) > 1:
         return with_text or given
