@@ -20,6 +20,8 @@ def print_skipped(reader: "RecordReader") -> None:
         typer.echo(f"Skipped {reader.skipped} bad records:", err=True)
         for line in reader.reports:
             typer.echo(printable(f"  {line}"), err=True)
+        if any("not UTF-8" in line for line in reader.reports):
+            typer.echo("To read texts in another encoding, add --encoding NAME.", err=True)
 
 
 def searchable(documents: int, pending: int, *, stopped: bool) -> str:

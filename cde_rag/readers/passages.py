@@ -29,7 +29,6 @@ SECTION_KEY = "section"  # metadata key that says under which headings a passage
 
 UNITS: Final = ("page", "slide", "cell", "line")  # metadata keys that say where in a file a passage is
 
-NO_SUFFIX: Final = "no suffix"  # stands for the suffix of such files, in counts
 _HIDDEN = (".", "~$")  # begins of names; Word keeps "~$plan.docx" next to a document that is open
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
@@ -95,7 +94,6 @@ def as_text_options(unread: Counter[str]) -> str:
     suffixes = [suffix for suffix, _ in unread.most_common()]
     code = ["--code"] if CODE & unread.keys() else []
     known = [suffix for some in (PAGES, _OTHER_TEXT) for suffix in suffixes if suffix in some]
-    known += ["."] if NO_SUFFIX in unread else []
     return " ".join([*code, *(f"--as-text {suffix}" for suffix in known[:3])])
 
 
@@ -128,7 +126,7 @@ def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset(), reading:
     chosen = {path: kind_of(path.relative_to(folder), as_text, reading) in kinds for path in files}
     read = [path for path in files if chosen[path]]
     readable = [path for path in read if path.is_file()]
-    unread |= {path: path.suffix.lower() or NO_SUFFIX for path in files if not chosen[path]}
+    unread |= {path: path.suffix.lower() or "no suffix" for path in files if not chosen[path]}
     others = set(read) - set(readable)
     unread |= {path: "pipe, socket or device" if path.exists() else "link to nothing" for path in others}
     return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), unread, errors)

@@ -470,6 +470,7 @@ def test_a_bad_file_in_a_folder_is_skipped_and_stops_a_strict_run(run, tmp_path:
     assert done.stdout.endswith("1 passages (1 added, 1 skipped)\n") or done.stdout.endswith(
         "1 passage (1 added, 1 skipped)\n"
     )
+    assert "add --encoding NAME." in done.stderr
     named = run("index", folder / "b.md", tmp_path / "p", code=1)
     assert "not UTF-8" in named.stderr
     assert "--strict" in run("index", folder, tmp_path / "p", "--strict", "--skip-bad", code=2).stderr
