@@ -11,6 +11,7 @@ from cde_rag._version import __version__ as __version__
 from cde_rag.errors import CDEError, CDEWarning, old_names, warn_of_old_name
 
 if TYPE_CHECKING:
+    from cde_rag.collection.async_collection import AsyncCollection
     from cde_rag.collection.collection import Collection
     from cde_rag.collection.tenants import Tenants
     from cde_rag.context.context import Context
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cde_rag.records import Hit, Record
 
 __all__ = [
+    "AsyncCollection",
     "CDEError",
     "CDEModel",
     "CDEWarning",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncCollection": "cde_rag.collection.async_collection",
     "CDEModel": "cde_rag.models",
     "Canary": "cde_rag.indexing.canary",
     "Collection": "cde_rag.collection.collection",

@@ -28,6 +28,7 @@ _MEANT: Final = (  # words for one thing, ours first or LangChain's
     ("group_by", "group_key"),
     ("diversity", "lambda_mult"),
     ("candidates", "fetch_k", "prefetch_k", "num_candidates"),
+    ("context_size", "size", "sample_size", "num_documents"),
 )
 _EXPECTED: Final = re.compile(r"^\w+ should ")  # begins pydantic's messages, with the kind of the value
 _NEAR: Final = 0.8  # similarity of a misspelt name, from 0 to 1
@@ -182,12 +183,15 @@ def check_whole(number: object, name: str, *, least: int) -> int:
 
 
 def named_keywords(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Let a function's TypeError for an unknown keyword name the one that is meant, or those that there are."""
+    """Let a function's TypeError for an unknown keyword name the one that is meant, or those that there are.
+
+    Arguments that are missing, and those by position that the function takes by name alone, are named, too.
+    """
     return _named(function, "")
 
 
 def named_keywords_with(remedy: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Return `named_keywords` with a last sentence for keywords of which none is meant."""
+    """Return `named_keywords` with a last sentence for missing arguments, and for keywords of which none is meant."""
     return lambda function: _named(function, remedy)
 
 
@@ -213,6 +217,18 @@ def unknown_keyword(function: str, name: str, known: Iterable[str], remedy: str 
     return TypeError(f"{function} has no argument {name!r}: it takes {', '.join(known)}. {remedy}".rstrip())
 
 
+def unknown_attribute(owner: object, name: str, meant: Mapping[str, str]) -> AttributeError:
+    """Return the error of an attribute that an object does not have.
+
+    Args:
+        owner: The object.
+        name: The attribute.
+        meant: Code to write for names of other libraries.
+    """
+    hint = f". Write {meant[name]} for it." if name in meant else ""
+    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner)
+
+
 def wrong_argument(function: str, problem: Mapping[str, Any], known: Iterable[str]) -> TypeError:
     """Return the error of an argument that pydantic refuses.
 
@@ -232,7 +248,10 @@ def wrong_argument(function: str, problem: Mapping[str, Any], known: Iterable[st
 
 
 def _named(function: Callable[Arguments, Result], remedy: str) -> Callable[Arguments, Result]:
-    known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name not in ("self", "cls")]
+    by_place = [name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY]
+    needed = [(place, name) for place, (name, each) in enumerate(parameters.items()) if each.default is each.empty]
     of_class = function.__name__ == "__init__"
     shown = function.__qualname__.split(".")[-2] if of_class else function.__name__
 
@@ -241,6 +260,21 @@ def _named(function: Callable[Arguments, Result], remedy: str) -> Callable[Argum
         for name in named:
             if name not in known:
                 raise unknown_keyword(shown, name, known, remedy)
+        given = len(arguments)
+        if given > len(by_place):
+            raise _by_name_alone(shown, by_place, known, given)
+        for place, name in needed:
+            if place >= given and name not in named:
+                raise TypeError(f"{shown} needs the argument {name!r}. {remedy or 'Give it.'}")
         return function(*arguments, **named)
 
     return _call
+
+
+def _by_name_alone(function: str, by_place: Sequence[str], known: Sequence[str], given: int) -> TypeError:
+    """Return the error of more arguments by position than a function takes."""
+    unnamed = [name for name in by_place if name in known]
+    extra = given - len(by_place) + len(unnamed)
+    takes = f"{function} takes {' and '.join(unnamed) or 'nothing'} by position, and was given {extra} arguments"
+    others = ", ".join(f"{name}=…" for name in known if name not in unnamed)
+    return TypeError(f"{takes}. {f'Name the others: {others}' if others else 'Leave the others out'}.")

@@ -9,13 +9,13 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import zip_longest
 from pathlib import PurePath
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 from uuid import UUID
 
 import numpy as np
 from jaxtyping import Int64
 
-from cde_rag._validation import check_list, utf8
+from cde_rag._validation import check_list, unknown_attribute, utf8
 from cde_rag.errors import CorpusError
 from cde_rag.field_names import GROUPS, field_name, value_at
 
@@ -93,6 +93,23 @@ class Hit:
     text: str
     metadata: Mapping[str, Any]
 
+    if not TYPE_CHECKING:  # a checker knows the names, and reports the others
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise unknown_attribute(self, name, _MEANT_OF_HITS)
+
+        def __getitem__(self, name: object) -> NoReturn:
+            field = _MEANT_OF_HITS.get(name, f"hit.{name}" if name in self.__slots__ else "hit.metadata[…]")
+            raise TypeError(f"A hit is no dict: write {field} for hit[{name!r:.80}].")
+
+
+_MEANT_OF_HITS: Final = {
+    **dict.fromkeys(("document", "page_content", "content", "chunk"), "hit.text"),
+    **dict.fromkeys(("payload", "meta", "metadatas"), "hit.metadata"),
+    **dict.fromkeys(("distance", "similarity"), "hit.score"),
+    **dict.fromkeys(("doc_id", "node_id", "key"), "hit.id"),
+}
+
 
 class Hits(list[Hit]):
     """The hits of one query, best first.
@@ -156,13 +173,13 @@ def from_columns(
     texts: Iterable[str],
     *,
     ids: Iterable[str] | None,
-    titles: Iterable[str] | None,
-    metadata: Iterable[Mapping[str, Any]] | None,
+    titles: Iterable[str | None] | None,
+    metadata: Iterable[Mapping[str, Any] | None] | None,
     parent_key: str | None,
 ) -> Iterator[Record]:
     """Build records from parallel columns. Without ids a record's id is a digest of title, text and parent.
 
-    Without titles or metadata they are partial records.
+    Without titles or metadata, or with None among them, they are partial records.
 
     Raises:
         CorpusError: Columns of different lengths; raised before the first record if the lengths are known.
@@ -178,19 +195,21 @@ def from_columns(
     lengths = {name: len(column) for name, column in columns.items() if isinstance(column, Sized)}
     if len(set(lengths.values())) > 1:
         raise CorpusError(f"texts, ids, titles and metadata have to be equally many, found {lengths}.")
-    kept = frozenset(name for name, column in (("title", titles), ("metadata", metadata)) if column is None)
-    return _zipped(columns, parent_key, kept)
+    return _zipped(columns, parent_key)
 
 
-def _zipped(
-    columns: Mapping[str, Iterable[Any]], parent_key: str | None, kept: frozenset[str]
-) -> Iterator[PartialRecord]:
+def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Iterator[PartialRecord]:
     for position, values in enumerate(zip_longest(*columns.values(), fillvalue=_ENDED)):
         row: dict[str, Any] = dict(zip(columns, values, strict=True))
         ended = [name for name, value in row.items() if value is _ENDED]
         if ended:
             raise CorpusError(f"{', '.join(ended)} ended at position {position}, before the other columns did.")
-        record = PartialRecord("", row["texts"], row.get("titles", ""), row.get("metadata", {}), kept)
+        title: str | None = row.get("titles")
+        metadata: Mapping[str, Any] | None = row.get("metadata")
+        kept = frozenset(name for name, value in (("title", title), ("metadata", metadata)) if value is None)
+        record = PartialRecord(
+            "", row["texts"], "" if title is None else title, {} if metadata is None else metadata, kept
+        )
         yield replace(record, id=row["ids"] if "ids" in row else default_id(record, parent_key))
 
 

@@ -627,8 +627,8 @@ print(refused.split(" ")[0], "FunctionEmbedder(function, name=" in refused)
     assert found[6:] == [
         "TypeError: Text 4 has to be a str, found NoneType.",
         "TypeError: add takes a list of texts and was given NoneType.",
-        "TypeError: sample_random: text 1 has to be a str, found NoneType.",
-        "TypeError: sample_random takes a list of texts and was given NoneType.",
+        "TypeError: from_corpus: text 1 has to be a str, found NoneType.",
+        "TypeError: from_corpus takes a list of texts and was given NoneType.",
         "StoreError: Expected a folder or an address that begins with postgresql://, postgres://, found https://.",
         f"{a_store} 5.",
         f"{an_embedder} 'cde-mini'.",

@@ -1,6 +1,10 @@
 """The lines that newcomers write first: from texts, under other libraries' names, with filters that name no field."""
 
+import copy
+import re
 import warnings
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +221,92 @@ def test_what_was_embedded_is_written_every_few_seconds_and_never_again(
     whole.add(TEXTS, ids=map(str, range(20)), metadata=books)
     assert [hit.id for hit in whole.search("river", 20)] == [hit.id for hit in notes.search("river", 20)]
     assert damages(notes) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("query", r"collection\.search\(query, k\)"),
+        ("upsert", r"collection\.add\(texts, ids=…, metadata=…\)"),
+        ("encode", r"collection\.embedder\.embed_documents\(texts\)"),
+        ("peek", r"collection\.scroll\(\)"),
+    ],
+)
+def test_a_call_of_another_library_is_answered_with_ours(notes: Collection, name: str, meant: str):
+    with pytest.raises(AttributeError, match=f"^'Collection' object has no attribute '{name}'. Write {meant} for it"):
+        getattr(notes, name)
+    assert not hasattr(notes, name)
+    with pytest.raises(AttributeError, match=r"^'Collection' object has no attribute 'colour'$"):
+        _ = notes.colour  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_embedder_and_a_hit_answer_with_our_names(notes: Collection):
+    with pytest.raises(AttributeError, match=r"'encode'. Write embedder\.embed_documents\(texts\) for it"):
+        notes.embedder.encode(["a river"])  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match=r"'embed_query'. Write embedder\.embed_queries\(\[query\]\) for it"):
+        notes.embedder.embed_query("a river")  # pyright: ignore[reportAttributeAccessIssue]
+    (hit,) = notes.search("river", 1)
+    with pytest.raises(AttributeError, match=r"'Hit' object has no attribute 'page_content'. Write hit\.text for it"):
+        _ = hit.page_content  # pyright: ignore[reportAttributeAccessIssue]
+    for key, meant in (("text", "hit.text"), ("document", "hit.text"), ("year", "hit.metadata"), (0, "hit.metadata")):
+        with pytest.raises(TypeError, match=rf"A hit is no dict: write {re.escape(meant)}"):
+            hit[key]  # pyright: ignore[reportIndexIssue]
+    assert copy.deepcopy(hit) == hit == ForkingPickler.loads(ForkingPickler.dumps(hit))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Collection("p.faiss"), r"Collection needs the argument 'embedder'. Collection\.open\(place\) opens"),
+        (lambda: Collection.create("p.faiss"), r"create needs the argument 'embedder'. .*from_corpus\(texts\)"),
+        (
+            lambda: Collection.open("p.faiss", "e"),
+            "open takes store by position, .* Name the others: model=…, options=…",
+        ),
+        (
+            lambda: Collection.from_texts("p.faiss", TEXTS),
+            "from_texts takes texts by position, .* Name the others: store=",
+        ),
+        (lambda: Collection.open(), "open needs the argument 'store'"),
+        (lambda: ContextualEmbedder(), r"ContextualEmbedder needs the argument 'model'. .*from_corpus\(texts\)"),
+        (lambda: ContextualEmbedder.from_corpus(TEXTS, size=10), "no argument 'size': write context_size=… for it"),
+        (lambda: ContextualEmbedder.from_corpus([{"text": "a"}]), "from_corpus: text 0 has to be a str, found dict"),
+        (lambda: ContextualEmbedder.from_corpus(TEXTS, seed="1"), "seed must be an int, not '1'"),
+    ],
+)
+def test_wrong_first_arguments_are_answered_with_the_right_call(call: Callable[[], object], message: str):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_seed_that_is_no_number_moves_nothing(notes: Collection):
+    before = notes.inspect()
+    with pytest.raises(TypeError, match="seed must be an int, not '1'"):
+        notes.recontextualize(seed="1")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert notes.inspect() == before
+
+
+def test_a_blank_query_is_named_as_a_query(notes: Collection):
+    for search in (notes.search, notes.searcher("bm25").search):
+        with pytest.raises(CorpusError, match=r"^The query is empty or blank\."):
+            search(" \t")
+
+
+def test_none_for_one_record_keeps_what_it_has(notes: Collection):
+    notes.add(["water", "fish"], ids=["w", "f"], titles=["Water", "Fish"], metadata=[{"n": 1}, {"n": 2}])
+    notes.add(["boat", "credit"], ids=["w", "f"], titles=[None, ""], metadata=[{"m": 3}, None])
+    assert [(each.text, each.title, each.metadata) for each in notes.get(["w", "f"])] == [
+        ("boat", "Water", {"m": 3}),
+        ("credit", "", {"n": 2}),
+    ]
+    notes.add(["delta"], ids=["new"], metadata=[None])
+    assert notes.get(["new"])[0].metadata == {}
+
+
+def test_a_collection_has_a_length_and_is_true(notes: Collection, tmp_path: Path):
+    assert len(notes) == notes.count() == 20
+    empty = Collection.create(tmp_path / "empty.faiss", notes.embedder)
+    assert (len(empty), bool(empty)) == (0, True)
+    empty.close()

@@ -149,7 +149,7 @@ def test_lone_surrogate_is_named():
 def test_one_str_shows_the_fix():
     with pytest.raises(TypeError, match=r"list of texts.*pass \["):
         sample_random("a text", 5, seed=0)
-    with pytest.raises(TypeError, match=r"list of texts.*pass \["):
+    with pytest.raises(TypeError, match=r"list of strata.*pass \["):
         sample_strata(["a text"], "a", 5, seed=0)
 
 

@@ -1,4 +1,4 @@
-"""The commands search, inspect, verify and reindex, and how every command opens a collection."""
+"""The commands search, verify and reindex, and how every command opens a collection."""
 
 import contextlib
 import json
@@ -19,7 +19,6 @@ from cde_rag.cli.output import (
     groups_json,
     hits_json,
     in_passages,
-    print_fields,
     print_groups,
     print_hits,
     print_json,
@@ -276,51 +275,6 @@ def count(
     print_json({"passages": found}) if as_json else typer.echo(str(found))
     if nothing:
         typer.echo(f"No passages: {nothing}", err=True)
-
-
-def inspect(
-    collection: CollectionArgument,
-    where: WhereOption = None,
-    erasure: Annotated[
-        bool, typer.Option("--erasure", help="Also read every passage, to find deleted ones in the context.")
-    ] = False,
-    tenant: TenantOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show a collection's documents, model, context and fingerprint. Needs no model.
-
-    \b
-    Examples:
-      cde-rag inspect papers.faiss --json
-      # how many passages match a filter, as in search?
-      cde-rag inspect papers.faiss --where '{"year": {"gte": 2020}}'
-      # are deleted documents still in its context?
-      cde-rag inspect papers.faiss --erasure
-    """
-    from cde_rag.collection.info import erasures as find_erasures
-    from cde_rag.collection.info import inspect as inspect_store
-
-    store = existing(collection, tenant)
-    inspection = inspect_store(store)
-    fields = asdict(inspection)
-    if where is not None:
-        fields["matching"] = store.count(where)
-        if not fields["matching"]:
-            typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
-    erasures = [asdict(one) for one in find_erasures(store)] if erasure else []
-    if as_json:
-        print_json(fields | {"erasure": erasures} if erasure else fields)
-        return
-    print_fields(fields | {"reading": inspection.reading.described})
-    if inspection.newer_defaults:
-        typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}", err=True)
-    for one in erasures:
-        kept = "" if one["active"] else ", kept next to the active one,"
-        found = f"holds {one['gone']} of {one['context_size']} passages that are not in the collection any more"
-        typer.echo(f"The context of generation {one['generation']}{kept} {found}.")
-    if any(one["gone"] for one in erasures):
-        again = f"cde-rag recontextualize {shown_place(collection)} --seed N"
-        typer.echo(f"Remove them with: {again}; a generation that is kept goes with the next such run.", err=True)
 
 
 def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:

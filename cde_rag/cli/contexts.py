@@ -141,8 +141,11 @@ def _print_cost(cost: "Estimate", context_size: int, as_json: bool) -> None:
     elif not cost.documents:
         typer.echo(f"Nothing to do: {nothing_new(context_size)}")
     else:
-        shown: dict[str, Any] = {"seconds": f"{cost.seconds:.1f}"}
-        del fields["interval"]
+        shown: dict[str, Any] = {
+            "time": f"about {clock(cost.seconds)}",
+            "vectors": f"{cost.vector_bytes / 1e6:,.1f} MB",
+        }
+        del fields["interval"], fields["seconds"], fields["vector_bytes"]
         if cost.gain is None or cost.interval is None:
             del fields["gain"]
         else:

@@ -25,6 +25,16 @@ def _field_names(text: str) -> dict[str, str]:
     return named
 
 
+def _encoding(text: str) -> str:
+    from cde_rag.readers.reading_rules import check_encoding
+
+    try:
+        check_encoding(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return text
+
+
 def _roles(fields: dict[str, str] | None, old: Mapping[str, str | None]) -> dict[str, str]:
     """Return the fields that --fields names, or the options before it, which are deprecated."""
     given = {role: field for role, field in old.items() if field is not None}
@@ -68,7 +78,10 @@ def index(
         ),
     ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Skip and report unusable records and text files.")
+        bool, typer.Option("--skip-bad", help="Skip and report unusable records and text files that are named, too.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Write nothing if a file in a folder cannot be read. [default: skip it]")
     ] = False,
     sync: Annotated[
         bool, typer.Option("--sync", help="Afterwards delete passages that are not in the sources.")
@@ -93,7 +106,19 @@ def index(
     title_field: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_text: Annotated[
         list[str] | None,
-        typer.Option(metavar="SUFFIX", help="Also read files of this suffix as text, such as .xml; repeatable."),
+        typer.Option(
+            metavar="SUFFIX",
+            help="Also read files of this suffix as text, such as .xml, or . for those without; repeatable.",
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            parser=_encoding,
+            metavar="NAME",
+            help="Encoding of files that are not UTF-8 and have no byte order mark; kept. [default: a guess, which is "
+            "printed]",
+        ),
     ] = None,
     code: Annotated[
         bool | None,
@@ -149,7 +174,8 @@ def index(
     Reads JSONL (fields id, text and optionally title), CSV and TSV with a header (these also as .gz), Parquet, and
     text, Markdown and notebook files, which are split into passages; with the extra documents also PDF, HTML, Word,
     PowerPoint.
-    Other fields become metadata for filters; cells of a CSV are strings, also if they look like numbers.
+    Other fields become metadata for filters; columns of a CSV that hold only numbers become numbers. In a folder, files
+    of rows are read if they have the field of texts.
 
     A new collection first samples its context from the documents and keeps it; later documents are embedded in the same
     context. Unchanged documents are not embedded again: to resume an interrupted command, run it again.
@@ -186,13 +212,16 @@ def index(
     reader = RecordReader(
         *sources,
         fields=Fields(parent=parent_key, **roles),
-        skip_bad=skip_bad,
+        skip_bad=skip_bad or (False if strict else "in folders"),
         max_line_bytes=max_line_bytes,
         as_text=as_text or (),
+        guess_encoding=True,
     )
     if alone:
         reader.fields = replace(reader.fields, parent=None)
     _check_together(parent_key, headers, tenant, alone=alone, windows=windows)
+    if strict and skip_bad:
+        raise typer.BadParameter("it goes not with --skip-bad; leave one of them out", param_hint="--strict")
     options = IndexOptions(
         sources=sources,
         path=collection,
@@ -201,7 +230,7 @@ def index(
         headers=None if headers is None else [name.strip() for name in headers.split(",") if name.strip()],
         windows=windows,
         tenant=tenant,
-        changes=_changes(max_tokens, overlap, max_characters, code=code),
+        changes=_changes(max_tokens, overlap, max_characters, code=code, encoding=encoding),
         model=model,
         context_size=context_size,
         seed=seed,
@@ -221,10 +250,21 @@ def index(
 
 
 def _changes(
-    max_tokens: int | None, overlap: int | None, max_characters: int | None, *, code: bool | None
+    max_tokens: int | None,
+    overlap: int | None,
+    max_characters: int | None,
+    *,
+    code: bool | None,
+    encoding: str | None,
 ) -> dict[str, Any]:
     """Return the rules of reading that options change."""
-    given = {"tokens": max_tokens, "characters": max_characters, "overlap": overlap, "code": code}
+    given = {
+        "tokens": max_tokens,
+        "characters": max_characters,
+        "overlap": overlap,
+        "code": code,
+        "encoding": encoding,
+    }
     changes = {name: value for name, value in given.items() if value is not None}
     if "tokens" in changes and "characters" in changes:
         raise typer.BadParameter("it goes not with --max-tokens; leave one of them out", param_hint="--max-characters")

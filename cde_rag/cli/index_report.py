@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.readers import RecordReader
 
-_ROWS = frozenset({".csv", ".jsonl", ".parquet", ".tsv"})  # suffixes of records, read only where they are named
+_ROWS = frozenset({".csv", ".jsonl", ".ndjson", ".parquet", ".tsv"})  # suffixes of records
 
 
 def print_skipped(reader: "RecordReader") -> None:
@@ -20,6 +20,8 @@ def print_skipped(reader: "RecordReader") -> None:
         typer.echo(f"Skipped {reader.skipped} bad records:", err=True)
         for line in reader.reports:
             typer.echo(printable(f"  {line}"), err=True)
+        if any("not UTF-8" in line for line in reader.reports):
+            typer.echo("To read texts in another encoding, add --encoding NAME.", err=True)
 
 
 def searchable(documents: int, pending: int, *, stopped: bool) -> str:
@@ -39,7 +41,8 @@ def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: 
 
 
 def print_unread(reader: "RecordReader") -> None:
-    """Print how many files of the folders are not read, by suffix, and how many hold no text."""
+    """Print how many files of the folders are not read, by suffix, guessed encodings, and empty files."""
+    from cde_rag.readers.decoding import GUESS
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import as_text_options, beir_remedy
 
@@ -47,11 +50,15 @@ def print_unread(reader: "RecordReader") -> None:
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
         remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
         if rows := sorted(_ROWS & unread.keys()):
-            remedy += f" Name files of rows ({', '.join(rows)}) one by one: cde-rag index FILE COLLECTION."
+            field = f"without a field {reader.fields.text!r}"
+            remedy += f" Files of rows ({', '.join(rows)}) {field} are left out; --fields text=FIELD names theirs."
         if options := as_text_options(unread):
             remedy += f" To read them, add {options}."
         remedy += "".join(map(beir_remedy, reader.folders))
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
+    if guessed := list(dict.fromkeys(reader.guessed)):
+        found = f"Not UTF-8, and read as {GUESS} by a guess: {_named(guessed)}."
+        typer.echo(printable(f"{found} If that is wrong, name the encoding: --encoding NAME."), err=True)
     if reader.empty_files:
         stored = "Passages that are stored of them stay; --sync deletes them."
         typer.echo(printable(f"Files without text: {_named(reader.empty_files)}. {stored}"), err=True)

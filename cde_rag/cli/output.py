@@ -32,7 +32,8 @@ _SCALES = {
     "bm25": "BM25, from 0 up",
     "hybrid": "0 to 1, vectors and words together",
 }
-_LINES = 8  # of a text on a terminal
+_LABELS = {"documents": "passages", "sources": "documents", "disk_bytes": "size on disk", "changed": "last change"}
+_LINES = 3  # of a text on a terminal
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
 
@@ -88,12 +89,13 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
     Args:
         hits: Results of a search.
         query: On a terminal its words stand out in the text.
-        full: Print whole texts; otherwise a terminal shows their first lines, and a pipe one line for each.
+        full: Print complete texts; otherwise a terminal shows the lines with most words of the query, and a pipe one
+            line for each text.
     """
     from cde_rag.readers import SECTION_KEY
 
-    width = _width() - 8
-    emphasised = _emphasis(query) if sys.stdout.isatty() else str
+    width, on_terminal = _width() - 8, sys.stdout.isatty()
+    found = _Terms(query)
     for hit in hits:
         section = hit.metadata.get(SECTION_KEY)
         if not isinstance(section, str) or hit.title.endswith(section):  # as a header it is a part of the title
@@ -105,12 +107,12 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
             room = width - len(f"  [{name}]")
             line = one_line(title, room) + f"  [{name}]" if room >= SHORTEST else one_line(f"{title}  [{name}]", width)
         typer.echo(f"{hit.score:6.3f}  {line}")
-        lines = _wrapped(hit.text, width) if full or sys.stdout.isatty() else [one_line(hit.text, width)]
-        shown = lines if full or len(lines) <= _LINES else [*lines[: _LINES - 1], "…"]
+        lines = _wrapped(hit.text, max(SHORTEST, width - 4)) if full or on_terminal else [one_line(hit.text, width)]
+        shown = lines if full else found.snippet(lines)
         if (place := _place(hit)) is not None:
             typer.echo(f"{'':8}{printable(place)}")
         for text in shown:
-            typer.echo(f"{'':8}{emphasised(text)}".rstrip())
+            typer.echo(f"{'':8}{found.marked(text) if on_terminal else text}".rstrip())
 
 
 def _place(hit: "Hit") -> str | None:
@@ -157,16 +159,37 @@ def _wrapped(text: str, width: int) -> list[str]:
     return found
 
 
-def _emphasis(query: str) -> "Callable[[str], str]":
-    """Return a function that makes the words of a query bold in a text, whatever their endings."""
-    from cde_rag.stores.text_analysis import NEWEST, WORD
+class _Terms:
+    """The words of a query in texts, whatever their endings.
 
-    terms = set(NEWEST.terms(query))
+    Args:
+        query: Query of a search.
+    """
 
-    def word(found: re.Match[str]) -> str:
-        return typer.style(found[0], bold=True) if terms.intersection(NEWEST.terms(found[0])) else found[0]
+    def __init__(self, query: str) -> None:
+        from cde_rag.stores.text_analysis import NEWEST, WORD
 
-    return lambda text: WORD.sub(word, text)
+        self._analyzer, self._word = NEWEST, WORD
+        self._terms = frozenset(NEWEST.terms(query))
+
+    def _of(self, text: str) -> frozenset[str]:
+        return self._terms.intersection(self._analyzer.terms(text))
+
+    def marked(self, text: str) -> str:
+        """Return a text with the words in bold."""
+        return self._word.sub(lambda found: typer.style(found[0], bold=True) if self._of(found[0]) else found[0], text)
+
+    def snippet(self, lines: Sequence[str]) -> list[str]:
+        """Return the consecutive lines with the most different words, with "…" where others are left out."""
+        words = [self._of(line) for line in lines]
+        starts = range(max(1, len(lines) - _LINES + 1))
+        begin = max(starts, key=lambda start: len(frozenset[str]().union(*words[start : start + _LINES])))
+        shown = list(lines[begin : begin + _LINES])
+        if begin:
+            shown[0] = f"… {shown[0].lstrip()}"
+        if begin + _LINES < len(lines):
+            shown[-1] = f"{shown[-1]} …"
+        return shown
 
 
 def _width() -> int:
@@ -201,7 +224,7 @@ def print_fields(fields: dict[str, Any]) -> None:
 
     None and empty lists are printed as a dash.
     """
-    labelled = {"passages" if name == "documents" else name: value for name, value in fields.items()}
+    labelled = {_LABELS.get(name, name): value for name, value in fields.items()}
     width = max(map(len, labelled))
     for name, value in labelled.items():
         shown = "–" if value in (None, ()) else printable(_listed(value))

@@ -139,12 +139,13 @@ def serve(
     from cde_rag.server.registry import Registry
     from cde_rag.server.service import ServerOptions, Service
     from cde_rag.server.token_batcher import TokenBatcher
-    from cde_rag.server.uvicorn_server import run
+    from cde_rag.server.uvicorn_server import BoundSockets, run
 
     bound_native_memory()
     tenant_of = _tenant_keys(tenant_key_file)
     keys = ApiKeys([*(api_key or []), *_keys(api_key_file)], tenant_of)
     check_bind(host, keys)
+    bound = BoundSockets(host, port)  # before models are loaded
     language_model = _language_model(llm, llm_model)
     rerankers = {name: named_reranker(name) for name in rerank or ()}
     kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
@@ -182,7 +183,7 @@ def serve(
         typer.echo(f"tenants: {len(tenants)}, each with keys of its own", err=True)
     chat = "passages alone; --llm names a language model" if language_model is None else language_model.name
     typer.echo(f"chat: {chat}", err=True)
-    run(create_app(service, tenants), host, port)
+    run(create_app(service, tenants), bound)
 
 
 def _language_model(url: str | None, name: str | None) -> "LanguageModel | None":

@@ -1,7 +1,7 @@
 """The command upgrade: adopts the newest defaults in a collection that was made with older ones."""
 
 import contextlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,7 +43,7 @@ def upgrade(
     """
     from cde_rag.collection.info import newer_defaults
     from cde_rag.readers import RecordReader
-    from cde_rag.readers.reading_rules import NEWEST
+    from cde_rag.readers.reading_rules import NEWEST, reading_of
     from cde_rag.search.calibration import CALIBRATION
     from cde_rag.transfer.backup import back_up
 
@@ -54,7 +54,8 @@ def upgrade(
         if backup is None and "://" in collection:
             raise typer.BadParameter("name a folder for the backup", param_hint="--backup")
         sources, as_text = _sources(store, NEWEST)
-        reader = RecordReader(*sources, reading=NEWEST, as_text=as_text)
+        reading = replace(NEWEST, encoding=reading_of(store.manifest().settings).encoding)
+        reader = RecordReader(*sources, reading=reading, as_text=as_text, guess_encoding=True)
         place = backup or f"{collection.rstrip('/')}.before-upgrade"
         with open_collection(store, model) as opened:
             opened.prepare_reader(reader)
@@ -89,8 +90,8 @@ def _sources(store: "Store", reading: "ReadingRules") -> tuple[list[Path], list[
         folder = row.record.metadata.get(FOLDER_KEY)
         if isinstance(folder, str):
             folders.add(Path(folder))
-            if kind_of(Path(path.name), frozenset(), reading) is None and path.suffix:
-                suffixes.add(path.suffix.lower())
+            if kind_of(Path(path.name), frozenset(), reading) is None:
+                suffixes.add(path.suffix.lower() or ".")
         elif path.is_file():
             files.add(path)
     if missing := sorted(str(folder) for folder in folders if not folder.is_dir()):

@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast, overload
 
-from cde_rag._validation import check_ids, check_positive, check_whole, named_keywords
+from cde_rag._validation import (
+    check_ids,
+    check_positive,
+    check_whole,
+    named_keywords,
+    named_keywords_with,
+    unknown_attribute,
+)
 from cde_rag.collection.first_context import move, moves_at
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
@@ -50,6 +57,17 @@ When: TypeAlias = Literal["first", "later"]
 """Values of `embed` in `add`: make vectors before records are written, or after."""
 
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
+_ADD: Final = "collection.add(texts, ids=…, metadata=…)"
+_MEANT: Final = {  # names of other libraries
+    **dict.fromkeys(("query", "similarity_search", "retrieve", "invoke"), "collection.search(query, k)"),
+    **dict.fromkeys(("upsert", "update", "insert", "add_texts", "add_documents", "index"), _ADD),
+    **dict.fromkeys(("embed", "encode", "embed_documents"), "collection.embedder.embed_documents(texts)"),
+    **dict.fromkeys(("embed_query", "embed_queries"), "collection.embedder.embed_queries([query])"),
+    **dict.fromkeys(("remove", "drop"), "collection.delete(ids)"),
+    **dict.fromkeys(("peek", "documents", "records"), "collection.scroll()"),
+    **dict.fromkeys(("size", "length"), "len(collection)"),
+    **dict.fromkeys(("save", "persist", "commit"), "nothing: records are on disk when add returns"),
+}
 
 
 class Collection(ProcessBound):
@@ -75,6 +93,7 @@ class Collection(ProcessBound):
         TenantError: The store has a collection per tenant; see `cde_rag.Tenants`.
     """
 
+    @named_keywords_with("Collection.open(place) opens a stored collection, Collection.from_texts(texts) makes one.")
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self._settings = store.manifest().settings
         check_names_a_tenant(self._settings)
@@ -98,7 +117,7 @@ class Collection(ProcessBound):
         self._active.embedder = embedder
 
     @classmethod
-    @named_keywords
+    @named_keywords_with("Such as: Collection.create(place, ContextualEmbedder.from_corpus(texts)).")
     def create(
         cls,
         store: Store | str | Path,
@@ -176,8 +195,8 @@ class Collection(ProcessBound):
         model: "AnyModel" = "cde-mini",
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         ids: Iterable[str] | None = None,
-        titles: Iterable[str] | None = None,
-        metadata: Iterable[Mapping[str, Any]] | None = None,
+        titles: Iterable[str | None] | None = None,
+        metadata: Iterable[Mapping[str, Any] | None] | None = None,
         parent_key: str | None = None,
         headers: Sequence[str] = (),
         on_progress: Callable[[Progress], None] | None = None,
@@ -345,8 +364,8 @@ class Collection(ProcessBound):
         texts: Iterable[str],
         *,
         ids: Iterable[str] | None = None,
-        titles: Iterable[str] | None = None,
-        metadata: Iterable[Mapping[str, Any]] | None = None,
+        titles: Iterable[str | None] | None = None,
+        metadata: Iterable[Mapping[str, Any] | None] | None = None,
         embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: Literal[False] = False,
@@ -358,8 +377,8 @@ class Collection(ProcessBound):
         texts: Iterable[str],
         *,
         ids: Iterable[str] | None = None,
-        titles: Iterable[str] | None = None,
-        metadata: Iterable[Mapping[str, Any]] | None = None,
+        titles: Iterable[str | None] | None = None,
+        metadata: Iterable[Mapping[str, Any] | None] | None = None,
         embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: Literal[True],
@@ -371,8 +390,8 @@ class Collection(ProcessBound):
         texts: Iterable[str],
         *,
         ids: Iterable[str] | None = None,
-        titles: Iterable[str] | None = None,
-        metadata: Iterable[Mapping[str, Any]] | None = None,
+        titles: Iterable[str | None] | None = None,
+        metadata: Iterable[Mapping[str, Any] | None] | None = None,
         embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: bool = False,
@@ -385,9 +404,10 @@ class Collection(ProcessBound):
         Args:
             texts: Texts to embed (after their titles) and to search.
             ids: Unique; a digest of title, text and parent by default, so that adding twice has no effect.
-            titles: Embedded before each text. None: records that are there keep theirs; "" removes a title.
-            metadata: JSON objects, for filters, each in place of the stored one. None: records that are there keep
-                theirs; `{}` removes it.
+            titles: Embedded before each text. None, for all or for one: the record keeps its title if it is there;
+                "" removes it.
+            metadata: JSON objects, for filters, each in place of the stored one. None, for all or for one: the record
+                keeps its metadata if it is there; `{}` removes them.
             embed: "first", or "later": records are written at once, found by words, and wait for their vectors until
                 `embed_pending`, an `add` that embeds them, or a search makes them. Changed records wait again.
             on_progress: Called after each write, every few seconds.
@@ -1096,6 +1116,17 @@ class Collection(ProcessBound):
 
     def __repr__(self) -> str:
         return f"Collection({self.store!r}, {self._active.last!r})"
+
+    def __len__(self) -> int:
+        return self.store.count()
+
+    def __bool__(self) -> bool:
+        return True  # a collection that is empty is one, too, and the question reads no store
+
+    if not TYPE_CHECKING:  # a checker knows the names, and reports the others
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise unknown_attribute(self, name, _MEANT)
 
     def close(self) -> None:
         """Release the store's files, locks and connections; later calls reopen them."""

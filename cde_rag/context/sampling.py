@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._validation import check_list, check_positive, check_str, utf8
+from cde_rag._validation import check_list, check_positive, check_str, check_whole, utf8
 from cde_rag.errors import CorpusError, SmallContextWarning, warn_user
 
 Strategy: TypeAlias = Literal["random", "clusters"]
@@ -80,7 +80,7 @@ def sample_random(texts: Iterable[str], size: int, *, seed: int) -> Sample:
     Source: paper §5, the corpus's context is a random sample.
     """
     lowest, seen = _Lowest(check_positive(size, "size"), _salt(seed)), 0
-    for text, data in _not_blank(texts, call="sample_random"):
+    for text, data in _not_blank(texts, call="from_corpus"):
         lowest.offer(text, data)
         seen += 1
     return _sample(lowest.texts(), seen)
@@ -100,7 +100,7 @@ def merge_samples(samples: Iterable[Sample], size: int, *, seed: int) -> Sample:
     lowest, seen = _Lowest(check_positive(size, "size"), _salt(seed)), 0
     for sample in samples:
         seen += sample.documents_seen
-        for text, data in _not_blank(sample.documents, call="merge_samples"):
+        for text, data in _not_blank(sample.documents, call="from_corpus"):
             lowest.offer(text, data)
     return _sample(lowest.texts(), seen)
 
@@ -122,8 +122,8 @@ def sample_strata(texts: Iterable[str], strata: Iterable[str], size: int, *, see
         CorpusError: No text, one with a lone surrogate, or more or fewer strata than texts.
         TypeError: One `str` instead of texts or of strata.
     """
-    check_list(texts, call="sample_strata")
-    check_list(strata, call="sample_strata")
+    check_list(texts, call="from_corpus")
+    check_list(strata, call="from_corpus", what="strata")
     size = check_positive(size, "size")
     lowest: dict[str, _Lowest] = {}
     counts: Counter[str] = Counter()
@@ -132,7 +132,7 @@ def sample_strata(texts: Iterable[str], strata: Iterable[str], size: int, *, see
             raise CorpusError(
                 f"texts and strata end at different positions ({position} is the first without its other)."
             )
-        for _, data in _not_blank([text], call="sample_strata", first=position):
+        for _, data in _not_blank([text], call="from_corpus", first=position):
             counts[stratum] += 1
             lowest.setdefault(stratum, _Lowest(size, _salt(seed))).offer(text, data)
     places: list[tuple[float, str]] = []
@@ -231,7 +231,8 @@ def _sample(documents: list[str], seen: int) -> Sample:
 
 
 def _salt(seed: int) -> bytes:
-    return hashlib.blake2b(str(seed).encode(), digest_size=16).digest()
+    whole = check_whole(seed, "seed", least=-(2**63))
+    return hashlib.blake2b(str(whole).encode(), digest_size=16).digest()
 
 
 def _hash(data: bytes, salt: bytes) -> int:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
-from cde_rag._validation import check_list, digest
+from cde_rag._validation import check_list, digest, named_keywords, named_keywords_with, unknown_attribute
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ARITHMETIC
 from cde_rag.context.sampling import Strategy
@@ -23,6 +23,12 @@ from cde_rag.models.model import CHECKED, DOCUMENT, QUERY, Embedded, Model, warn
 from cde_rag.models.named import named_model
 
 MINI_BATCH_SIZE = 32  # texts, where none is given
+_MEANT: Final = {  # names of other libraries
+    **dict.fromkeys(("encode", "embed", "embed_texts"), "embedder.embed_documents(texts)"),
+    **dict.fromkeys(("encode_document", "encode_documents"), "embedder.embed_documents(texts)"),
+    **dict.fromkeys(("embed_query", "encode_query", "encode_queries"), "embedder.embed_queries([query])"),
+    **dict.fromkeys(("dimension", "get_sentence_embedding_dimension"), "embedder.dim"),
+}
 AnyModel: TypeAlias = "str | Path | Model | ContextualEmbedder"
 """A model, its name or folder, or an embedder of it, such as `PlainEmbedder(name)`."""
 
@@ -47,6 +53,7 @@ class ContextualEmbedder:
     """
 
     @old_options
+    @named_keywords_with("ContextualEmbedder.from_corpus(texts) makes a context, and the embedder.")
     def __init__(
         self,
         model: AnyModel,
@@ -63,6 +70,7 @@ class ContextualEmbedder:
 
     @classmethod
     @old_options
+    @named_keywords
     def from_corpus(
         cls,
         texts: Iterable[str],
@@ -113,6 +121,11 @@ class ContextualEmbedder:
 
     def __repr__(self) -> str:
         return f"ContextualEmbedder({self.context!r})"
+
+    if not TYPE_CHECKING:  # a checker knows the names, and reports the others
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise unknown_attribute(self, name, _MEANT)
 
     @property
     def dim(self) -> int:

@@ -78,9 +78,10 @@ def _has_fields(record: object) -> bool:
 
 
 def _parts(record: Record, headers: Sequence[str]) -> list[str]:
-    """Return the headers of a record: the values of its metadata, split at separators."""
+    """Return the headers of a record: the strings and numbers of its metadata, split at separators."""
     found = [value_at(record.metadata, key) for key in headers]
-    return [part for value in found if isinstance(value, str) for part in value.split(SEPARATOR) if part.strip()]
+    texts = [str(value) for value in found if isinstance(value, str | int | float) and not isinstance(value, bool)]
+    return [part for text in texts for part in text.split(SEPARATOR) if part.strip()]
 
 
 def _extended(records: Iterable[Record], headers: Sequence[str], fits: Callable[[str], bool]) -> Iterator[Record]:

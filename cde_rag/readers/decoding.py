@@ -1,10 +1,12 @@
-"""Encodings of files: a byte order mark names one, HTML may declare one, and all else is UTF-8.
+"""Encodings of files: a byte order mark names one, HTML may declare one, and all else is UTF-8, or as a user says.
 
 HTML that declares none and is not UTF-8 is in windows-1252, as for browsers, unless it looks like another encoding.
+Other texts are read so where a guess is wanted, and are named then.
 """
 
 import codecs
 import re
+from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +49,7 @@ _NOT_WESTERN: Final = re.compile(  # controls, bytes without a character in wind
 )
 _ACCENTED: Final = re.compile(rb"[\xc0-\xff]+")  # letters beyond ASCII
 _ALONE: Final = re.compile(rb"(?<![A-Za-z\xc0-\xff])[\xc0-\xff]+(?![A-Za-z\xc0-\xff])")  # these without others
+GUESS: Final = "windows-1252"
 SAVE: Final = "save it as UTF-8, for instance with: iconv -f WINDOWS-1252 -t UTF-8"
 
 
@@ -63,7 +66,7 @@ def decoded(data: bytes) -> str:
     if (wide := _marked(data)) is not None:
         return _strict(data, wide)
     text = _strict(data, "utf-8-sig")
-    if len(data) - len(data.translate(None, _CONTROLS)) > _MOST_CONTROLS * len(data):
+    if _is_noise(data):
         wide = "UTF-16LE" if data[1::2].count(0) > data[::2].count(0) else "UTF-16BE"
         remedy = SAVE.replace("WINDOWS-1252", wide) if 0 in data else SAVE
         raise UnusableError(f"more than {_MOST_CONTROLS:.0%} control characters, as in UTF-16 without a mark; {remedy}")
@@ -93,6 +96,71 @@ def decoded_html(data: bytes) -> str:
         raise UnusableError(f"its declared encoding {label!r:.40} is not known; {SAVE}") from error
     name = _OF_THE_WEB.get(name, name)
     return decoded(data) if name == "utf-8" else _strict(data, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Encoding of texts and rows that are not UTF-8 and have no byte order mark.
+
+    Attributes:
+        encoding: Its name; None: they are refused, or guessed.
+        guessed: Gets the names of the files that are read by a guess; None: nothing is guessed.
+    """
+
+    encoding: str | None = None
+    guessed: list[str] | None = None
+
+    def decoded(self, data: bytes, name: str) -> str:
+        """Decode the text of a file with this name; as the function `decoded`.
+
+        Raises:
+            UnusableError: The bytes are in another encoding, or no text.
+        """
+        if _marked(data) is None and not (_is_utf8(data) and not _is_noise(data)):
+            encoding = self._of(data, name)
+            if encoding is not None:
+                return _strict(data, encoding)
+        return decoded(data)
+
+    def rows(self, file: BufferedIOBase, name: str) -> BufferedIOBase:
+        """Return a file of lines as UTF-8; as `as_utf8`.
+
+        Args:
+            file: Open for reading, at its begin; it is read twice.
+            name: Name of the file.
+
+        Raises:
+            OSError: It cannot be read.
+            UnicodeDecodeError: While the result is read: it is in another encoding.
+        """
+        found = self._of_rows(file, name) if self.encoding is not None or self.guessed is not None else None
+        file.seek(0)
+        return as_utf8(file) if found is None else BufferedReader(_Utf8(file, found), _BLOCK)
+
+    def _of_rows(self, file: BufferedIOBase, name: str) -> str | None:
+        """Return the encoding of a file of lines that is not UTF-8, from its first block that shows it."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        block = file.read(_BLOCK)
+        if _marked(block) is not None:
+            return None
+        while block:
+            try:
+                decoder.decode(block)
+            except UnicodeDecodeError:
+                return self._of(block, name)
+            if _is_noise(block):
+                return self.encoding
+            block = file.read(_BLOCK)
+        return None
+
+    def _of(self, data: bytes, name: str) -> str | None:
+        if self.encoding is not None or self.guessed is None or not _is_western(data):
+            return self.encoding
+        self.guessed.append(name)
+        return "cp1252"
+
+
+STRICT: Final = Fallback()
 
 
 def read_text(path: Path) -> str:
@@ -151,6 +219,11 @@ class _Utf8(RawIOBase):
 def _marked(data: bytes) -> str | None:
     """Return the encoding whose byte order mark begins the data; None without a mark, and for that of UTF-8."""
     return next((encoding for mark, encoding in _WIDE if data.startswith(mark)), None)
+
+
+def _is_noise(data: bytes) -> bool:
+    """Return True for more control characters than a text has, as in UTF-16 without a mark."""
+    return len(data) - len(data.translate(None, _CONTROLS)) > _MOST_CONTROLS * len(data)
 
 
 def _is_utf8(data: bytes) -> bool:

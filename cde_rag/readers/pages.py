@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 from cde_rag.errors import require
 from cde_rag.readers.blocks import Form
 from cde_rag.readers.columns import EmptyFileError, UnusableError
-from cde_rag.readers.decoding import decoded
+from cde_rag.readers.decoding import STRICT, Fallback, decoded
 from cde_rag.readers.documents import Converted, convert
 from cde_rag.readers.headings import Heading, Headings, TextHeadings, marked_headings, restructured_text_headings
 from cde_rag.readers.markup import Stripped, noise
@@ -85,7 +85,7 @@ class Page:
         return found
 
 
-def page_of(path: Path, kind: Kind | None, rules: int, source: str) -> Page:
+def page_of(path: Path, kind: Kind | None, rules: int, source: str, fallback: Fallback = STRICT) -> Page:
     """Read a file.
 
     Args:
@@ -93,16 +93,17 @@ def page_of(path: Path, kind: Kind | None, rules: int, source: str) -> Page:
         kind: As of `kind_of`.
         rules: As of `ReadingRules`.
         source: Name of the file, of which its title is made if it has none.
+        fallback: Encoding of a text that is not UTF-8.
 
     Raises:
         UnusableError: The file cannot be read, or holds no text.
     """
-    return _page(path, kind, source) if rules > 1 else _page_as_before(path, kind)
+    return _page(path, kind, source, fallback) if rules > 1 else _page_as_before(path, kind, fallback)
 
 
-def _page_as_before(path: Path, kind: Kind | None) -> Page:
+def _page_as_before(path: Path, kind: Kind | None, fallback: Fallback) -> Page:
     """Read a file by the rules of 0.2: the title is that of HTML or front matter, the first heading, or the name."""
-    source_text, named = _read(path, kind, by_page=False)
+    source_text, named = _read(path, kind, fallback, by_page=False)
     stated, end = _front_matter(source_text, path)
     text, named = "\n" * end + source_text[end:], named or stated  # line ends, so that all else stays where it is
     if not text.strip():
@@ -121,7 +122,7 @@ def _page_as_before(path: Path, kind: Kind | None) -> Page:
     )
 
 
-def _page(path: Path, kind: Kind | None, source: str) -> Page:
+def _page(path: Path, kind: Kind | None, source: str, fallback: Fallback) -> Page:
     """Read a file by the newest rules."""
     suffix = path.suffix.lower()
     cells: list[int] | None = None
@@ -129,7 +130,7 @@ def _page(path: Path, kind: Kind | None, source: str) -> Page:
         source_text, cells = _notebook(path)
         named, end = "", 0
     else:
-        source_text, named = _read(path, kind, by_page=True)
+        source_text, named = _read(path, kind, fallback, by_page=True)
         stated, end = _front_matter(source_text, path)
         named = named or stated
     numbered: _Numbered = _numbered(source_text, path, kind) if cells is None else {"unit": "cell", "numbered": cells}
@@ -240,19 +241,22 @@ def _front_matter(text: str, path: Path) -> FrontMatter:
     return FrontMatter("", 0)
 
 
-def _read(path: Path, kind: Kind | None, *, by_page: bool) -> Converted:
+def _read(path: Path, kind: Kind | None, fallback: Fallback, *, by_page: bool) -> Converted:
     """Return the text of a file, and its title as `convert` finds it.
 
     Args:
         path: The file.
         kind: As of `kind_of`.
+        fallback: As of `page_of`.
         by_page: Form feeds stand between the pages of every PDF.
 
     Raises:
         UnusableError: The file cannot be read.
     """
     try:
-        return convert(path, by_page=by_page) if kind == "document" else Converted(decoded(path.read_bytes()), "")
+        if kind == "document":
+            return convert(path, by_page=by_page)
+        return Converted(fallback.decoded(path.read_bytes(), str(path)), "")
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
 

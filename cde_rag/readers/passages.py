@@ -12,6 +12,7 @@ from typing import Any, Final
 from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.readers import documents
 from cde_rag.readers.columns import Found, UnusableError
+from cde_rag.readers.decoding import STRICT, Fallback
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.pages import CODE, MARKDOWN, MARKDOWN_LIKE, NOTEBOOK, PAGES, TEXT, Kind, Page, page_of, unmarked
 from cde_rag.readers.reading_rules import NEWEST, ReadingRules
@@ -57,7 +58,7 @@ def kind_of(path: Path, as_text: AbstractSet[str], reading: ReadingRules | None 
 
     Args:
         path: Path of the file.
-        as_text: Suffixes of files that are read as plain text, whatever they are otherwise, such as ".xml".
+        as_text: Suffixes of files that are read as plain text, whatever they are otherwise: ".xml", or "" without one.
         reading: Rules by which files in a folder are chosen; None for a file that is named.
     """
     suffix = path.suffix.lower()
@@ -106,11 +107,13 @@ class PassageRules:
         reading: The rules; `code` is decided.
         splitter: Counts tokens; None where characters are counted.
         as_text: As of `kind_of`.
+        fallback: Encoding of texts that are not UTF-8.
     """
 
     reading: ReadingRules
     splitter: TokenSplitter | None = None
     as_text: AbstractSet[str] = frozenset()
+    fallback: Fallback = STRICT
 
 
 def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset(), reading: ReadingRules = NEWEST) -> FolderFiles:
@@ -181,22 +184,30 @@ def document_of(record: Record) -> str | None:
     return stem if source == stem and number.isascii() and number.isdigit() else None
 
 
-def folder_passages(folder: Path, rules: PassageRules, roots: Iterable[Path] = ()) -> Iterator[Found]:
+def folder_passages(
+    folder: Path, rules: PassageRules, roots: Iterable[Path] = (), *, needed: bool = True
+) -> Iterator[Found]:
     """Yield the passages of all readable files below a folder, by path; hidden files are skipped.
 
     A file's `source` is the folder's name and its path in it, so that it does not depend on how the path to the folder
     was given; in a folder of `roots` it is the path in that, as of `source_of`. A link to a file outside the folder is
     a bad file, so that links cannot bring other files into the index. Links to folders are not followed.
 
+    Args:
+        folder: The folder.
+        rules: How files become passages.
+        roots: As of `source_of`.
+        needed: False if the folder has other files to read, so that none of these is needed.
+
     Raises:
-        CorpusError: There is no such file.
+        CorpusError: There is no such file, and it is needed.
     """
     whole = folder.resolve()
     files = folder_files(folder, rules.as_text, rules.reading)
     for error in files.errors:
         yield str(error.filename), UnusableError(f"not readable: {error.strerror}")
-    if not files.readable:
-        suffixes, extra = MARKDOWN | TEXT | rules.as_text, ""
+    if not files.readable and needed:
+        suffixes, extra = (MARKDOWN | TEXT | rules.as_text) - {""}, ""
         if documents.readable():
             suffixes |= DOCUMENTS
         else:
@@ -242,7 +253,7 @@ def _passages(path: Path, metadata: dict[str, str], rules: PassageRules) -> Iter
     """
     try:
         "".join(metadata.values()).encode("utf-8")
-        page = page_of(path, kind_of(path, rules.as_text), rules.reading.rules, metadata[PARENT_KEY])
+        page = page_of(path, kind_of(path, rules.as_text), rules.reading.rules, metadata[PARENT_KEY], rules.fallback)
     except UnicodeEncodeError:
         yield str(path), UnusableError("its path is not UTF-8; rename it")
         return

@@ -12,9 +12,9 @@ from functools import cached_property, lru_cache, partial
 from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from cde_rag._files import given_path
+from cde_rag._files import given_path, written
 from cde_rag._validation import check_list, check_positive
 from cde_rag.errors import CorpusError
 from cde_rag.field_names import names_of
@@ -23,11 +23,14 @@ from cde_rag.models.loading import ModelSource
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
+from cde_rag.readers.decoding import Fallback
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.pages import CODE, MARKDOWN, PAGES, TEXT
 from cde_rag.readers.passages import (
     PARENT_KEY,
+    FolderFiles,
     PassageRules,
+    beir_remedy,
     document_of,
     file_passages,
     folder_files,
@@ -43,6 +46,7 @@ MODEL: Final = "cde-mini"  # whose tokens are counted where no collection names 
 JSONL = frozenset({".jsonl", ".ndjson", ".json"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = ".parquet"
+TABLES: Final = JSONL - {".json"} | DELIMITERS.keys() | {PARQUET}  # files of rows that are read in folders
 STDIN = Path("-")
 REPORTS = 20  # reasons of bad records that are remembered in words; all records are counted
 _PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
@@ -70,16 +74,20 @@ class RecordReader:
     Args:
         sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text,
             Markdown, notebook or source file, with the extra `documents` a PDF, HTML, Word or PowerPoint file, a folder
-            of these, or `"-"` for JSONL on standard input.
+            of these, or `"-"` for JSONL on standard input. Of the files of records in a folder those are read that
+            have the field of texts; `.json` files are named one by one.
         fields: Mapping of fields; see `Fields` for the default. If sources are split into passages and no parent is
             named, the parent is `source`.
-        skip_bad: Skip and count unusable records instead of raising at the first.
+        skip_bad: True: skip and count unusable records instead of raising. "in folders": only files in folders, and
+            rows of these, that cannot be used; an id that comes twice is an error.
         max_characters: Longest passage of a text file in characters, read by the rules of 0.2:
             `ReadingRules(characters=max_characters, rules=1)`. None: as `reading` says.
         max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
-        as_text: Suffixes of further files that are read as plain text, such as ".xml".
+        as_text: Suffixes of further files that are read as plain text, such as ".xml"; "." for files without one.
         reading: Rules by which files become passages. None: those of the collection that the records are added to, or
             of new ones. A collection keeps the rules that are given here.
+        guess_encoding: True: read texts and rows that are not UTF-8 as windows-1252 if they look like it; `guessed`
+            names them. The rules' `encoding` goes first.
 
     Attributes:
         reading: As given; may be set.
@@ -92,6 +100,7 @@ class RecordReader:
             the records were added to last.
         splits: True if there are text files among the sources, which are split into passages.
         empty_files: Files without a text that the latest iteration passed over.
+        guessed: Files of the latest iteration that were read in a guessed encoding.
         foreign: Number of records of the latest iteration that are surely not in English.
         skipped: Number of bad records that the latest iteration skipped.
         keys: The metadata fields that occurred: their keys, for fields of inner objects joined by dots.
@@ -115,13 +124,16 @@ class RecordReader:
         self,
         *sources: str | Path,
         fields: Fields | None = None,
-        skip_bad: bool = False,
+        skip_bad: bool | Literal["in folders"] = False,
         max_characters: int | None = None,
         max_line_bytes: int = tables.MAX_LINE_BYTES,
         as_text: Sequence[str] = (),
         reading: ReadingRules | None = None,
+        guess_encoding: bool = False,
     ) -> None:
         self._as_text = _suffixes(as_text)
+        self._guesses = guess_encoding
+        self.guessed: list[str] = []
         self.skip_bad = skip_bad
         self.max_line_bytes = min(check_positive(max_line_bytes, "max_line_bytes"), sys.maxsize - 1)
         if max_characters is not None:
@@ -132,6 +144,8 @@ class RecordReader:
         self._stored: ReadingRules = NEWEST
         self._counter: tuple[Callable[[Sequence[str]], int], int | None] | None = None
         self.foreign = self.skipped = 0
+        self._numbers: dict[tuple[Path, Fields, tuple[int, ...]], frozenset[str]] = {}  # columns of each CSV
+        self._refused = False  # a fault of the latest iteration is no skipped one
         self.empty_files: list[str] = []
         self._faults: dict[tuple[str, str], tuple[str, int]] = {}  # by file and reason: the first place, and how many
         self.keys: set[str] = set()
@@ -152,11 +166,12 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[Record]:
         self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
+        self.guessed, self._refused = [], False
         self.documents.clear()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
         stopped = False
         for where, found in self._found():
-            reason = found
+            reason, passed = found, self._is_skipped(where)
             if isinstance(found, EmptyFileError) and self._is_file_of_folder(where):
                 self.empty_files.append(where)
                 continue
@@ -170,10 +185,12 @@ class RecordReader:
                     yield found
                     continue
                 reason = UnusableError(f"the id {found.id!r:.80} came before, with another title or text")
+                passed = self.skip_bad is True
             self.skipped += 1
+            self._refused |= not passed
             self._report(where, str(reason))
-            stopped |= not self.skip_bad and not self._is_file_of_folder(where)  # the rest is read to name all
-        if self.skipped and not self.skip_bad:
+            stopped |= not passed and not self._is_file_of_folder(where)  # the rest is read to name all
+        if self._refused:
             others = self.skipped - sum(count for _, count in self._faults.values())
             found = f"{'; '.join(self.reports)}{f'; and {others} more' if others else ''}"
             self.skipped, self._faults = 0, {}
@@ -184,7 +201,7 @@ class RecordReader:
         try:
             yield from chain.from_iterable(map(self._read, self._sources))
         except CorpusError:
-            if not self.skipped or self.skip_bad:
+            if not self._refused:
                 raise
 
     @property
@@ -201,12 +218,19 @@ class RecordReader:
         if count or len(self._faults) < REPORTS:
             self._faults[fault] = first, count + 1
 
+    def _is_skipped(self, where: str) -> bool:
+        """Return True if a fault at this place is counted and stops nothing."""
+        return self.skip_bad is True or (bool(self.skip_bad) and self._is_file_of_folder(where))
+
     def unread(self) -> Counter[str]:
         """Count the files in the folders that are not read, by suffix; each once, also in a folder inside another."""
         reading = self.rules().reading if self.folders else NEWEST
         inside = [folder_files(folder, self._as_text, reading) for folder in self.folders]
         place = partial(_place, {})
-        read = {place(path) for path in (*self._sources, *(path for files in inside for path in files.readable))}
+        rows = [
+            path for folder, files in zip(self.folders, inside, strict=True) for path in self._tables(folder, files)
+        ]
+        read = {place(path) for path in (*self._sources, *rows, *(path for files in inside for path in files.readable))}
         unread = {place(path): kind for files in inside for path, kind in files.unread.items()}
         return Counter(kind for path, kind in unread.items() if path not in read)
 
@@ -238,7 +262,10 @@ class RecordReader:
         if reading.tokens is not None and self._counter is None:
             self.count_with(_tokens_of_mini, _mini()[1])
         splitter = None if self._counter is None else reading.splitter(*self._counter)
-        return PassageRules(reading=reading, splitter=splitter, as_text=self._as_text)
+        return PassageRules(reading=reading, splitter=splitter, as_text=self._as_text, fallback=self._fallback())
+
+    def _fallback(self) -> Fallback:
+        return Fallback((self.reading or self._stored).encoding, self.guessed if self._guesses else None)
 
     def _is_split(self, path: Path) -> bool:
         return path != STDIN and kind_of(path, self._as_text) is not None
@@ -248,22 +275,54 @@ class RecordReader:
         return any(Path(where).is_relative_to(folder) for folder in self.folders)
 
     def _read(self, path: Path) -> Iterator[Found]:
-        if path.is_dir() or self._is_split(path):
-            read = folder_passages if path.is_dir() else file_passages
-            yield from self._counted(read(path, self.rules(), self.roots))
-        elif _format(path) == PARQUET:
-            yield from tables.records(tables.parquet_rows(path, self.fields), self.fields)
+        if path.is_dir():
+            rules = self.rules()
+            found = self._tables(path, folder_files(path, self._as_text, rules.reading))
+            yield from self._counted(folder_passages(path, rules, self.roots, needed=not found))
+            for table in found:
+                yield from self._rows_of_folder(table, path)
+        elif self._is_split(path):
+            yield from self._counted(file_passages(path, self.rules(), self.roots))
+        else:
+            yield from tables.records(self._rows(path), self.fields)
+
+    def _rows(self, path: Path) -> tables.Rows:
+        """Yield the rows of a file of records."""
+        fallback, longest = self._fallback(), self.max_line_bytes
+        if _format(path) == PARQUET:
+            yield from tables.parquet_rows(path, self.fields)
         elif path == STDIN:
             self._stdin.seek(0)
-            rows = tables.jsonl_rows(self._stdin, "standard input", self.max_line_bytes)
-            yield from tables.records(rows, self.fields)
+            yield from tables.jsonl_rows(self._stdin, "standard input", longest, fallback)
         else:
             with tables.opened(path) as file:
                 if delimiter := DELIMITERS.get(_format(path)):
-                    rows = tables.csv_rows(file, str(path), delimiter, self.fields, self.max_line_bytes)
+                    read = partial(tables.csv_rows, file, str(path), delimiter, self.fields, longest, fallback=fallback)
+                    known = path, self.fields, written(path)
+                    if known not in self._numbers:
+                        self._numbers[known] = tables.number_columns(read(), self.fields)
+                        file.seek(0)
+                    yield from read(numbers=self._numbers[known])
                 else:
-                    rows = tables.jsonl_rows(file, str(path), self.max_line_bytes)
-                yield from tables.records(rows, self.fields)
+                    yield from tables.jsonl_rows(file, str(path), longest, fallback)
+
+    def _tables(self, folder: Path, files: FolderFiles) -> list[Path]:
+        """Return the files of records with texts in a folder, in order; none of a retrieval set, which has queries."""
+        if beir_remedy(folder):
+            return []
+        rows = (path for path in files.unread if _format(path) in TABLES and path.is_file())
+        return sorted(path for path in rows if tables.has_texts(self._rows(path), self.fields))
+
+    def _rows_of_folder(self, path: Path, folder: Path) -> Iterator[Found]:
+        """Yield the records of a file of records in a folder, or the reason why it cannot be read on."""
+        if not path.resolve().is_relative_to(folder.resolve()):
+            found = f"expected a file of the folder, found a link to {path.resolve()}, outside it"
+            yield str(path), UnusableError(f"{found}; copy the file, or name it")
+            return
+        try:
+            yield from tables.records(self._rows(path), self.fields)
+        except CorpusError as error:
+            yield str(path), UnusableError(str(error).removeprefix(f"{path}: ").removesuffix("."))
 
     def _counted(self, found: Iterator[Found]) -> Iterator[Found]:
         """Yield records and faults; the passages of a document are counted before the first one."""
@@ -315,11 +374,11 @@ def _suffixes(names: Sequence[str]) -> frozenset[str]:
     """Return suffixes in lower case."""
     check_list(names, call="RecordReader", what="as_text")
     for name in names:
-        if not re.fullmatch(r"\.[^./\s]+", name):
+        if not re.fullmatch(r"\.[^./\s]*", name):
             raise CorpusError(
                 f"as_text: expected suffixes such as '.py', found {name!r:.80}. Write the dot, and no star."
             )
-    return frozenset(name.lower() for name in names)
+    return frozenset("" if name == "." else name.lower() for name in names)
 
 
 def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
@@ -336,7 +395,7 @@ def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
         raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
     known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(SPLIT)]
     if _format(path) not in known and path.suffix.lower() not in as_text:
-        remedy = f" If it is text, add: --as-text {path.suffix}" if path.suffix else ""
+        remedy = f" If it is text, add: --as-text {path.suffix or '.'}"
         raise CorpusError(
             f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}.{remedy}"
         )

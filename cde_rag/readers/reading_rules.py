@@ -1,5 +1,6 @@
 """Rules by which files become passages. A collection keeps the ones that it was made with."""
 
+import codecs
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -25,9 +26,11 @@ class ReadingRules:
             metadata, else the file's name in words); MDX, Quarto, notebooks, AsciiDoc and Org are read; markup without
             words is left out.
         code: True if the source code in folders is read; None: where most of a folder's texts are code.
+        encoding: Encoding of texts and rows that are not UTF-8 and have no byte order mark; None: they are refused.
 
     Raises:
-        ValueError: Both or neither of tokens and characters, a length below 1, or an overlap of more than half of it.
+        ValueError: Both or neither of tokens and characters, a length below 1, an overlap of more than half of it, or
+            an encoding that Python does not know.
     """
 
     tokens: int | None = None
@@ -35,10 +38,12 @@ class ReadingRules:
     overlap: int = 0
     rules: int = NEWEST_RULES
     code: bool | None = None
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.characters is None):
             raise ValueError("A passage is measured in tokens or in characters: give one of them.")
+        check_encoding(self.encoding)
         if (self.tokens or self.characters or 0) < 1:
             raise ValueError(f"A passage has at least one token or character, found {self.tokens or self.characters}.")
         if self.overlap and (self.tokens is None or not 0 < self.overlap * _SMALLEST <= self.tokens):
@@ -52,7 +57,8 @@ class ReadingRules:
         """Passages in words, such as "160 tokens"."""
         size = f"{self.characters} characters" if self.tokens is None else f"{self.tokens} tokens"
         overlap = f", {self.overlap} of them repeated" if self.overlap else ""
-        return f"{size}{overlap}{'' if self.rules == NEWEST_RULES else ', titles as in 0.2'}"
+        encoding = "" if self.encoding is None else f", {self.encoding}"
+        return f"{size}{overlap}{encoding}{'' if self.rules == NEWEST_RULES else ', titles as in 0.2'}"
 
     def settings(self) -> dict[str, Any]:
         """Return the rules as a collection's settings have them."""
@@ -79,6 +85,20 @@ class ReadingRules:
             window: Tokens that it reads of a text; None or 0 if it has no limit.
         """
         return None if self.tokens is None else TokenSplitter(count_tokens, window or None, self.tokens, self.overlap)
+
+
+def check_encoding(name: str | None) -> None:
+    """Refuse names of encodings that texts are not in.
+
+    Raises:
+        ValueError: Python knows none of this name.
+    """
+    try:
+        if name is not None:
+            codecs.lookup(name)
+            "".encode(name)  # no codec of other things, such as "hex"
+    except (LookupError, ValueError) as error:
+        raise ValueError(f"Expected an encoding such as 'windows-1252' or 'utf-16-le', found {name!r:.40}.") from error
 
 
 OLD: Final = ReadingRules(characters=600, rules=1, code=False)  # of collections that name no rules: those of 0.2

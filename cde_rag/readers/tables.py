@@ -9,26 +9,33 @@ import csv
 import gzip
 import json
 import math
+import re
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from functools import partial
 from io import BufferedIOBase
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeAlias, cast
 from uuid import UUID
 
 from cde_rag._validation import RepeatedKeyError, unique_keys
-from cde_rag.errors import CorpusError, require
+from cde_rag.errors import CDEError, CorpusError, require
 from cde_rag.readers.columns import Fields, Found, UnusableError, id_field, kind, to_record
-from cde_rag.readers.decoding import SAVE, as_utf8
+from cde_rag.readers.decoding import SAVE, STRICT, Fallback
 from cde_rag.records import Record
 
 MAX_LINE_BYTES = 64 * 2**20  # of a line of JSONL or CSV, by default
 PARQUET_ROWS = 1024  # rows held in memory at a time
+_MARKS: Final = ",;\t|"  # that may separate the cells of CSV
+_LOOKED_AT: Final = 64  # rows that show whether a file holds texts
+# Numbers in the one way that they are written, of at most fifteen digits, which a float holds exactly.
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d{0,14}|(?:0|[1-9]\d{0,8})\.(\d{1,6}))", re.ASCII)
 
-Rows = Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]
+Rows: TypeAlias = Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]
 
 
 def records(rows: Rows, fields: Fields) -> Iterator[Found]:
@@ -49,16 +56,30 @@ def opened(path: Path) -> BufferedIOBase:
         raise CorpusError(f"{path}: not readable: {error.strerror}.") from error
 
 
-def jsonl_rows(file: BufferedIOBase, name: str, max_line_bytes: int = MAX_LINE_BYTES) -> Rows:
+def has_texts(rows: Rows, fields: Fields) -> bool:
+    """Return True if the first row of a file that can be read has the field of texts."""
+    try:
+        for _, parse in islice(rows, _LOOKED_AT):
+            with suppress(UnusableError):
+                return fields.text in parse()
+    except CDEError:  # no file of rows, or a package is missing that reads it
+        return False
+    return False
+
+
+def jsonl_rows(
+    file: BufferedIOBase, name: str, max_line_bytes: int = MAX_LINE_BYTES, fallback: Fallback = STRICT
+) -> Rows:
     """Yield one JSON object per line, in UTF-8; empty lines are skipped.
 
     Args:
         file: Open for reading.
         name: Name of the file, for messages.
         max_line_bytes: Longest line; a longer one is a bad row, and is not read into memory beyond that.
+        fallback: Encoding of a file that is not UTF-8.
     """
     begun = False
-    for number, line in _lines(file, name, max_line_bytes):
+    for number, line in _lines(file, name, max_line_bytes, fallback):
         where = f"{name}, line {number}"
         if len(line) > max_line_bytes:
             yield where, partial(_refuse_line, max_line_bytes)
@@ -80,16 +101,26 @@ def _check_first(line: bytes, where: str) -> None:
 
 
 def csv_rows(
-    file: BufferedIOBase, name: str, delimiter: str, fields: Fields, max_line_bytes: int = MAX_LINE_BYTES
+    file: BufferedIOBase,
+    name: str,
+    delimiter: str,
+    fields: Fields,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    *,
+    numbers: Container[str] = frozenset(),
+    fallback: Fallback = STRICT,
 ) -> Rows:
     """Yield rows under one header line, in UTF-8. Cells are strings; an empty cell, but for id or text, is no field.
 
     Args:
         file: Open for reading.
         name: Name of the file, for messages.
-        delimiter: Separator of cells.
+        delimiter: Separator of cells; another of comma, semicolon, tab and bar if the header has the field of texts
+            with that one, or has several columns with that one alone.
         fields: Columns of the records.
         max_line_bytes: Longest line.
+        numbers: Columns whose cells become numbers, as of `number_columns`.
+        fallback: Encoding of a file that is not UTF-8.
 
     Yields:
         Each row. A bad row of several lines is yielded for each line, since a quote that is not closed takes the rows
@@ -100,13 +131,16 @@ def csv_rows(
     """
 
     def text() -> Iterator[str]:
-        for number, line in _lines(file, name, max_line_bytes):
+        for number, line in _lines(file, name, max_line_bytes, fallback):
             if len(line) > max_line_bytes:
                 raise CorpusError(f"{name}, line {number}: {_too_long(max_line_bytes)}.")
             yield line.decode("utf-8", "surrogateescape")  # so that one bad row does not end the file
 
-    reader = csv.reader(text(), delimiter=delimiter, strict=True)
-    header = _header(reader, name, delimiter)
+    lines = text()
+    first_lines = list(islice(lines, 1))
+    delimiter = _delimiter("".join(first_lines), delimiter, fields)
+    reader = csv.reader(chain(first_lines, lines), delimiter=delimiter, strict=True)
+    header = _header(reader, name)
     kept = frozenset((id_field(header, fields), fields.text))
     cells: list[str] | None = header
     while cells is not None:
@@ -122,10 +156,55 @@ def csv_rows(
             if cells:
                 last = first if len(cells) == len(header) else reader.line_num
                 for line in range(first, last + 1):
-                    yield f"{name}, line {line}", partial(_parse_cells, header, cells, kept)
+                    yield f"{name}, line {line}", partial(_parse_cells, header, cells, kept, numbers)
 
 
-def _header(reader: Any, name: str, delimiter: str) -> list[str]:
+def number_columns(rows: Rows, fields: Fields) -> frozenset[str]:
+    """Return the metadata columns of a CSV file that hold nothing but numbers, from its rows as strings.
+
+    Each number has to be written in the one way that its column writes it, so that nothing is lost: "007" is none, and
+    "1.10" is none next to "1.9", but prices such as "3.50" and "4.00" are.
+    """
+    forms: dict[str, set[tuple[int, bool] | None]] = {}
+    for _, parse in rows:
+        with suppress(UnusableError):
+            row = parse()
+            if fields.text not in row:  # no record can be made of this file
+                break
+            for name, cell in row.items():
+                of_column = forms.setdefault(name, set())
+                if None not in of_column:
+                    of_column.add(_form(cell))
+    texts = {fields.text, fields.title, fields.parent, fields.id or "id", "_id"}
+    return frozenset(name for name, found in forms.items() if name not in texts and _are_numbers(found))
+
+
+def _form(cell: str) -> tuple[int, bool] | None:
+    """Return the decimals of a number, and True if the last one is 0; None for other strings."""
+    found = _NUMBER.fullmatch(cell)
+    return None if found is None or cell == "-0" else (len(found[1] or ""), cell.endswith("0") and bool(found[1]))
+
+
+def _are_numbers(forms: Set[tuple[int, bool] | None]) -> bool:
+    decimals = {form[0] for form in forms if form is not None}
+    padded = any(form is not None and form[1] for form in forms)
+    return None not in forms and (not padded or len(decimals) == 1)
+
+
+def _delimiter(line: str, given: str, fields: Fields) -> str:
+    """Return the separator of the cells of CSV, by its first line."""
+    marks = [given, *(mark for mark in _MARKS if mark != given)]
+    found: dict[str, list[str]] = {mark: [] for mark in marks}
+    for mark in marks:
+        with suppress(csv.Error):  # which the reader of the file reports
+            found[mark] = next(csv.reader([line], delimiter=mark), list[str]())
+    with_text = next((mark for mark in marks if fields.text in found[mark]), None)
+    if with_text is not None or len(found[given]) > 1:
+        return with_text or given
+    return max(marks, key=lambda mark: len(found[mark]))
+
+
+def _header(reader: Any, name: str) -> list[str]:
     """Read the names of the columns."""
     try:
         header = next(reader, list[str]())
@@ -134,12 +213,6 @@ def _header(reader: Any, name: str, delimiter: str) -> list[str]:
     if not _is_utf8(header):
         raise CorpusError(f"{name}, line 1: not UTF-8; {SAVE}.")
     check_columns(header, name)
-    other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
-    if other is not None:
-        raise CorpusError(
-            f"{name}, line 1: expected columns with {delimiter!r} between them, found one, {header[0]!r:.80}. Is it "
-            f"{other!r}? Save the file with commas as .csv, or with tabs as .tsv."
-        )
     return header
 
 
@@ -221,11 +294,11 @@ def _microseconds(column: Any) -> Any:
     return column.cast(pyarrow.duration("us") if pyarrow.types.is_duration(of) else pyarrow.time64("us"))
 
 
-def _lines(file: BufferedIOBase, name: str, longest: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: BufferedIOBase, name: str, longest: int, fallback: Fallback) -> Iterator[tuple[int, bytes]]:
     """Yield each line with its number; a line of more than `longest` bytes is truncated one byte beyond."""
     number = 0
     try:
-        file = as_utf8(file)
+        file = fallback.rows(file, name)
         while line := file.readline(longest + 1):
             number += 1
             rest = line
@@ -288,12 +361,20 @@ def _refuse_row(error: str) -> NoReturn:
     raise UnusableError(f"not CSV: {error}")
 
 
-def _parse_cells(header: list[str], cells: list[str], kept: Container[str | None]) -> Mapping[str, Any]:
+def _parse_cells(
+    header: list[str], cells: list[str], kept: Container[str | None], numbers: Container[str]
+) -> Mapping[str, Any]:
     if len(cells) != len(header):
         raise UnusableError(f"expected {len(header)} cells as in the header, found {len(cells)}")
     if not _is_utf8(cells):
         raise UnusableError(f"not UTF-8; {SAVE}")
-    return {name: cell for name, cell in zip(header, cells, strict=True) if cell or name in kept}
+    found: dict[str, Any] = {name: cell for name, cell in zip(header, cells, strict=True) if cell or name in kept}
+    return {name: _as_number(cell) if name in numbers else cell for name, cell in found.items()}
+
+
+def _as_number(cell: str) -> int | float | str:
+    """Return the number of a cell; the cell itself if the file has changed since its columns were looked at."""
+    return cell if _form(cell) is None else float(cell) if "." in cell else int(cell)
 
 
 def _is_utf8(cells: list[str]) -> bool:

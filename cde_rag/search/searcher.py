@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from cde_rag._telemetry import Attributes, operation, short
 from cde_rag._validation import check_list, check_positive, check_texts, check_whole, named_keywords
 from cde_rag.embedders.active import stored_context
-from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
+from cde_rag.errors import CorpusError, UnknownFieldWarning, is_left_out, warn_user
 from cde_rag.field_names import value_at
 from cde_rag.models.rerankers import named_reranker
 from cde_rag.records import Hit, Hits, check_key, parent_of
@@ -202,7 +202,7 @@ class Searcher(ProcessBound):
         k, offset = _check_page(k, grouping.score_threshold, offset)
         check_positive(grouping.size, "group_size")
         check_key(grouping.key, "group_by")
-        check_texts([query])
+        _check_not_blank(query)
 
         ranker = self._ranker
         if isinstance(ranker, Reranked):  # groups are made of all candidates: a budget would score every one
@@ -313,8 +313,14 @@ def _check_query(query: str, k: int, score_threshold: float | None, offset: int)
     if not isinstance(cast(object, query), str):
         raise TypeError("search takes one query, a str; for several there is search_batch([…])")
     page = _check_page(k, score_threshold, offset)
-    check_texts([query])
+    _check_not_blank(query)
     return page
+
+
+def _check_not_blank(query: str) -> None:
+    if not query.strip():
+        raise CorpusError("The query is empty or blank. Give it the words to search for.")
+    check_texts([query])
 
 
 def _check_page(k: int, score_threshold: float | None, offset: int) -> tuple[int, int]:

@@ -1,11 +1,18 @@
 """Run of the HTTP server in this process, until a signal stops it."""
 
+import contextlib
 import json
 import logging
+import os
+import socket
+import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from cde_rag.errors import CDEError
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
@@ -15,6 +22,8 @@ else:  # by httptools where that is installed, else by h11
 GRACE_S = 30  # seconds for requests in flight when the server stops
 HEAD_S = 30.0  # for a request's line and headers
 SILENT_S = 60.0  # in which nothing of a body comes that is not complete
+BACKLOG = 2048  # connections that wait while the models are loaded, and later
+_EVERY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # by the address that a browser of this machine opens
 
 
 class BoundedConnection(HTTPProtocol):
@@ -60,35 +69,119 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
-_LOGGING: Final[dict[str, Any]] = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"json": {"()": "cde_rag.server.uvicorn_server.JsonFormatter"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
-    "loggers": {"uvicorn": {"handlers": ["stderr"], "level": "INFO", "propagate": False}},
-}
+class TerminalFormatter(logging.Formatter):
+    """Formatter of a record as a line for people: that of a request has its method, route, status and time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a traceback follows it."""
+        line = super().format(record)
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            fields: Any = json.loads(line)
+            return f"{fields['method']} {fields['route']}  {fields['status']}  {fields['ms']} ms"
+        return line
 
 
-def run(app: ASGIApp, host: str, port: int) -> None:
+def _logging(*, on_terminal: bool) -> dict[str, Any]:
+    """Return the logging of uvicorn: JSON, or on a terminal its warnings as text."""
+    formatter = "TerminalFormatter" if on_terminal else "JsonFormatter"
+    level = "WARNING" if on_terminal else "INFO"
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": f"cde_rag.server.uvicorn_server.{formatter}"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+        "loggers": {"uvicorn": {"handlers": ["stderr"], "level": level, "propagate": False}},
+    }
+
+
+class BoundSockets:
+    """Sockets that listen at an address, so that a port that is taken is found before models are loaded.
+
+    They are closed with this object.
+
+    Args:
+        host: Address or name.
+        port: Port; 0 for a free one.
+
+    Attributes:
+        host: As given.
+        port: The port, also where a free one was taken.
+        sockets: One for each address of the name.
+
+    Raises:
+        CDEError: The address is not of this machine, or the port is taken or not permitted.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.sockets: list[socket.socket] = []
+        self.close = weakref.finalize(self, _close, self.sockets)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                self.sockets.append(each := socket.socket(family, kind, protocol))
+                if os.name == "posix":  # elsewhere this would let two programs have one port
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                each.bind(address)
+                each.listen(BACKLOG)
+        except OSError as error:
+            self.close()
+            reason = f"Port {port} of {host} cannot be bound: {error.strerror}"
+            raise CDEError(f"{reason}. Name another --host or --port; --port 0 takes a free one.") from error
+        self.port: int = self.sockets[0].getsockname()[1]
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+
+
+class _Server(uvicorn.Server):
+    """Server that prints its address once it answers.
+
+    Args:
+        config: Of uvicorn.
+        url: The address.
+        on_terminal: True if it is printed for a person, False if it is logged.
+    """
+
+    def __init__(self, config: uvicorn.Config, url: str, *, on_terminal: bool) -> None:
+        super().__init__(config)
+        self._url = url
+        self._on_terminal = on_terminal
+
+    async def startup(self, sockets: "list[socket.socket] | None" = None) -> None:
+        """Begin to answer."""
+        await super().startup(sockets)
+        if self._on_terminal:
+            sys.stderr.write(f"Open {self._url} (Ctrl-C stops)\n")
+        else:
+            logging.getLogger("uvicorn.error").info("Uvicorn running on %s (Press CTRL+C to quit)", self._url)
+
+
+def run(app: ASGIApp, bound: BoundSockets) -> None:
     """Serve until SIGTERM or Ctrl-C; requests in flight are answered first.
 
     Args:
         app: The application.
-        host: Address to bind.
-        port: Port; 0 for a free one, which the log names.
+        bound: Sockets that listen already.
     """
+    on_terminal = sys.stderr.isatty()
     log, handler = logging.getLogger("cde_rag.server"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(TerminalFormatter() if on_terminal else logging.Formatter("%(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         http=BoundedConnection,
         access_log=False,
-        log_config=_LOGGING,
+        log_config=_logging(on_terminal=on_terminal),
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
+        backlog=BACKLOG,
     )
-    uvicorn.Server(config).run()
+    shown = _EVERY.get(bound.host, bound.host) if on_terminal else bound.host
+    url = f"http://{f'[{shown}]' if ':' in shown else shown}:{bound.port}"
+    _Server(config, url, on_terminal=on_terminal).run(bound.sockets)

@@ -247,8 +247,9 @@ def _read(folder: Path) -> Backup:
         raise StoreFormatError(f"{folder}: expected files that can be read, found: {error}.") from error
     for name in sorted(backup.files.keys() | found.keys()):
         if backup.files.get(name) != found.get(name):
-            what = "none" if name not in found else "another" if name in backup.files else "one more"
-            raise StoreFormatError(f"{folder / name}: expected the file of the backup, found {what}. Use another one.")
+            changed = "has changed" if name in backup.files else "was added"
+            changed = f"{changed} since the backup was made" if name in found else "is missing in the backup"
+            raise StoreFormatError(f"{folder / name} {changed}. Restore another backup.")
     return backup
 
 

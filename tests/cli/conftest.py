@@ -12,7 +12,7 @@ from cde_rag.cli import app
 from cde_rag.models.one_way import checkpoint as checkpoints
 
 Run = Callable[..., Result]
-WITHOUT_MODEL = "backup count doctor export import inspect reindex restore verify --version".split()
+WITHOUT_MODEL = "backup count doctor export get import inspect list reindex restore verify --version".split()
 
 
 @pytest.fixture(scope="session")
@@ -28,18 +28,7 @@ def run(model_folder: Path) -> Run:
 
     def run_command(*arguments: object, code: int = 0, stdin: bytes | None = None) -> Result:
         command = [str(argument) for argument in arguments]
-        if command[0] not in (
-            "backup",
-            "count",
-            "doctor",
-            "export",
-            "import",
-            "inspect",
-            "reindex",
-            "restore",
-            "verify",
-            "--version",
-        ):
+        if command[0] not in WITHOUT_MODEL:
             command += ["--model", str(model_folder)]
         result = CliRunner().invoke(app, command, input=stdin, catch_exceptions=False)
         assert result.exit_code == code, result.output

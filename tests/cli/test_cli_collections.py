@@ -462,17 +462,21 @@ def test_other_weights_under_the_collections_own_name_are_told_as_they_are(colle
     assert "aaaa" in result.stderr
 
 
-def test_a_terminal_shows_first_lines_with_the_querys_words_in_bold(capsys, monkeypatch):
+def test_a_terminal_shows_the_lines_around_the_querys_words_which_are_bold(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "48")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    text = "Rivers flood.\n    def bank():\n        return 1\n" + "more words about it " * 20
+    around = "more words about it " * 20
+    text = f"{around}\nRivers flood.\n    def bank():\n        return 1\n{around}"
     print_hits([Hit("a", 0.5, "", text, {})], query="the river banks")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == f"{'':8}\x1b[1mRivers\x1b[0m flood."
-    assert lines[2] == f"{'':8}    def \x1b[1mbank\x1b[0m():"
-    assert lines[3] == f"{'':8}        return 1"
-    assert (len(lines), lines[-1]) == (9, f"{'':8}…")
-    assert max(map(len, lines[3:])) <= 48
+    assert lines[2:] == [
+        f"{'':8}\x1b[1mRivers\x1b[0m flood.",
+        f"{'':8}    def \x1b[1mbank\x1b[0m(): …",
+    ]
+    assert lines[1].startswith(f"{'':8}… ")
+    assert max(map(len, lines[:2])) <= 48
+    print_hits([Hit("a", 0.5, "", "Nothing of it.", {}), Hit("b", 0.4, "b", "", {})], query="the river banks")
+    assert capsys.readouterr().out.splitlines()[1:] == [f"{'':8}Nothing of it.", " 0.400  b  [b]"]
 
 
 def test_full_shows_whole_texts_with_their_line_breaks(run, tmp_path: Path):

@@ -442,13 +442,55 @@ def test_a_retrieval_set_names_its_corpus(run, tmp_path: Path):
     assert named in run("index", folder, tmp_path / "set.faiss").stderr.replace("\n", " ")
 
 
-def test_files_of_rows_in_a_folder_are_read_where_they_are_named(run, tmp_path: Path):
+def test_files_of_rows_in_a_folder_are_read_if_they_have_texts(run, tmp_path: Path):
     folder = tmp_path / "project"
     folder.mkdir()
-    for name in ("readme.md", "a.csv", "b.jsonl"):
-        (folder / name).write_text("words")
-    stderr = run("index", folder, tmp_path / "project.faiss").stderr
-    assert "Name files of rows (.csv, .jsonl) one by one: cde-rag index FILE COLLECTION." in stderr
+    (folder / "readme.md").write_text("words")
+    (folder / "figures.csv").write_text("year,value\n2019,3\n")
+    (folder / "rows.csv").write_text("id;text;year\nr1;a river;2019\nr2;a bank;2021\n")
+    done = run("index", folder, tmp_path / "project.faiss")
+    assert "Files of rows (.csv) without a field 'text' are left out; --fields text=FIELD names theirs." in done.stderr
+    assert done.stdout.endswith("3 passages (3 added)\n")
+    found = run("search", tmp_path / "project.faiss", "river", "--where", '{"year": {"gte": 2020}}', "--json")
+    assert [hit["id"] for hit in json.loads(found.stdout)["hits"]] == ["r2"]
+    (folder / "rows.csv").write_text("id;text;year\nr2;a bank;2021\n")
+    assert run("index", folder, tmp_path / "project.faiss", "--sync").stdout.endswith("(2 unchanged, 1 deleted)\n")
+
+
+def test_a_bad_file_in_a_folder_is_skipped_and_stops_a_strict_run(run, tmp_path: Path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.md").write_text("A river.")
+    (folder / "b.md").write_bytes("Привет, мир".encode("cp1251"))
+    stderr = run("index", folder, tmp_path / "p", "--strict", code=1).stderr
+    assert f"Error: {folder / 'b.md'}: not UTF-8" in stderr
+    assert not (tmp_path / "p").exists()
+    done = run("index", folder, tmp_path / "p")
+    assert f"Skipped 1 bad records:\n  {folder / 'b.md'}: not UTF-8" in done.stderr
+    assert done.stdout.endswith("1 passages (1 added, 1 skipped)\n") or done.stdout.endswith(
+        "1 passage (1 added, 1 skipped)\n"
+    )
+    assert "add --encoding NAME." in done.stderr
+    named = run("index", folder / "b.md", tmp_path / "p", code=1)
+    assert "not UTF-8" in named.stderr
+    assert "--strict" in run("index", folder, tmp_path / "p", "--strict", "--skip-bad", code=2).stderr
+
+
+def test_an_encoding_is_named_and_kept_or_guessed_and_said(run, tmp_path: Path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes("Größe der schönen Vögel".encode("cp1252"))
+    (folder / "b.txt").write_bytes("Привет, мир".encode("cp1251"))
+    guessed = run("index", folder, tmp_path / "p")
+    assert f"Not UTF-8, and read as windows-1252 by a guess: {folder / 'a.txt'}." in guessed.stderr
+    assert "--encoding NAME" in guessed.stderr
+    (folder / "a.txt").unlink()
+    named = run("index", folder, tmp_path / "q", "--encoding", "cp1251")
+    assert "guess" not in named.stderr
+    (folder / "c.txt").write_bytes("Ещё один".encode("cp1251"))
+    assert run("index", folder, tmp_path / "q").stdout.endswith("2 passages (1 added, 1 unchanged)\n")
+    assert "Ещё один" in run("get", tmp_path / "q", "docs/c.txt").stdout
+    assert "found 'hex'" in run("index", folder, tmp_path / "q", "--encoding", "hex", code=2).stderr
 
 
 def test_a_missing_collection_is_named_with_an_example(tmp_path: Path):

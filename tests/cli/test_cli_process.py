@@ -14,7 +14,7 @@ from cde_rag.cli import app
 
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
-    "index search count inspect verify reindex upgrade audit stamp reembed release export import "
+    "index search count inspect list get delete verify reindex upgrade audit stamp reembed release export import "
     "backup restore drift recontextualize rollback tune evaluate models convert demo serve mcp doctor"
 ).split()
 
@@ -47,6 +47,9 @@ def test_help_loads_nothing_heavy():
         (["count", "papers.faiss", "--where", '{"year": {"about": 1}}'], 1),
         (["inspect", "papers.faiss"], 0),
         (["inspect", "papers.faiss", "--erasure"], 0),
+        (["list", "papers.faiss"], 0),
+        (["get", "papers.faiss", "r3"], 0),
+        (["get", "papers.faiss", "nothing"], 1),
         (["verify", "papers.faiss"], 0),
         (["search", "papers.faiss", "river", "--by", "words"], 0),
         (["search", "papers.faiss", "river", "--where", '{"year": {"about": 1}}'], 1),

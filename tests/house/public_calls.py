@@ -8,6 +8,7 @@ import numpy as np
 from qdrant_client import QdrantClient
 
 from cde_rag import (
+    AsyncCollection,
     Canary,
     CDEModel,
     Collection,
@@ -28,7 +29,7 @@ from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.indexing.backfill import Recontextualization
 from cde_rag.indexing.recontextualization import Estimate
-from cde_rag.indexing.upsert import AddReport, Progress
+from cde_rag.indexing.upsert import AddPlan, AddReport, Progress
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Damage
@@ -97,6 +98,17 @@ async def wait(papers: Collection) -> int:
     hits = await asyncio.to_thread(papers.search, "a river", 5)
     groups = await asyncio.to_thread(papers.searcher("bm25").search_groups, "a river", group_by="year")
     return len(hits) + len(groups)
+
+
+async def serve(questions: list[str], records: list[Record]) -> list[list[Hit]]:
+    async with await AsyncCollection.open("papers.faiss", options=EmbedderOptions(device="cpu")) as papers:
+        report: AddReport = await papers.add_records(records)
+        plan: AddPlan = await papers.add(["a text"], metadata=[None], dry_run=True)
+        cost: Estimate = await papers.recontextualize(dry_run=True)
+        named: list[Group] = await papers.searcher("bm25").search_groups("a river", group_by="year")
+        texts: list[str] = [record.text async for record in papers.scroll({"year": 2020})]
+        assert len(texts) + len(named) <= report.added + plan.added + cost.documents
+        return list(await asyncio.gather(*(papers.search(question, 5, by="vectors") for question in questions)))
 
 
 def measure() -> None:

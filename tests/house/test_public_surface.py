@@ -9,6 +9,7 @@ import cde_rag
 from cde_rag import errors
 
 PUBLIC = [
+    "AsyncCollection",
     "CDEError",
     "CDEModel",
     "CDEWarning",

@@ -124,6 +124,8 @@ def test_a_server_is_bounded(model: Path, tmp_path: Path, monkeypatch: pytest.Mo
         "cde_rag.server.uvicorn_server.run",
         lambda *_: bounds.append(os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY")),
     )
-    result = CliRunner().invoke(app, ["serve", str(tmp_path / "docs.faiss"), "--model", str(model), "--llm", "none"])
+    result = CliRunner().invoke(
+        app, ["serve", str(tmp_path / "docs.faiss"), "--model", str(model), "--llm", "none", "--port", "0"]
+    )
     assert (result.exit_code, bounds) == (0, ["128"]), result.output
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")

@@ -420,9 +420,41 @@ def test_what_cannot_be_served_is_one_sentence(papers: Path, model: Path, argume
     (papers.parent / "blanks.txt").write_text("# of all\none two\n")
     given = [word.replace("papers", str(papers)) for word in arguments]
     given = [str(papers.parent / word) if word.endswith(".txt") else word for word in given]
-    result = CliRunner().invoke(app, ["serve", *given, "--model", str(model)])
+    result = CliRunner().invoke(app, ["serve", *given, "--model", str(model), "--port", "0"])
     assert result.exit_code == 1
     assert message in " ".join(result.output.split())
+
+
+def test_a_port_that_is_taken_is_found_before_the_model_is_loaded(papers: Path) -> None:
+    taken = uvicorn_server.BoundSockets("127.0.0.1", 0)
+    port = str(taken.port)
+    result = CliRunner().invoke(app, ["serve", str(papers), "--port", port, "--model", "no such model"])
+    taken.close()
+    assert result.exit_code == 1
+    assert f"Error: Port {port} of 127.0.0.1 cannot be bound: " in result.stderr
+    assert "--port 0 takes a free one" in result.stderr
+
+
+def test_a_terminal_gets_the_address_in_one_line_and_requests_as_text(papers: Path, model: Path) -> None:
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from cde_rag.cli import app; app()", "serve", str(papers), "--model", str(model)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    started = subprocess.Popen([*command, "--port", "0"], stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = ""
+    try:
+        while not (found := re.search(r"^Open (http://127\.0\.0\.1:\d+) \(Ctrl-C stops\)\r?$", shown, re.MULTILINE)):
+            shown += os.read(ours, 4096).decode()
+        httpx.get(f"{found[1]}/v1/models", trust_env=False).raise_for_status()
+        while "/v1/models" not in shown:
+            shown += os.read(ours, 4096).decode()
+    finally:
+        started.terminate()
+        started.wait(60)
+        os.close(ours)
+    assert re.search(r"^GET /v1/models  200  [\d.]+ ms\r?$", shown, re.MULTILINE)
+    assert "{" not in shown
 
 
 def test_a_connection_outlives_an_internal_error(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

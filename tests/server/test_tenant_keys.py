@@ -153,6 +153,6 @@ def test_a_file_of_keys_that_cannot_be_is_one_sentence(tmp_path: Path, line: str
     filled(tmp_path / "app.faiss", CDEModel.from_pretrained(folder)).close()
     (tmp_path / "keys.txt").write_text(line)
     arguments = [str(tmp_path / "app.faiss"), "--tenant-key-file", str(tmp_path / "keys.txt"), "--model", str(folder)]
-    done = CliRunner().invoke(app, ["serve", *arguments])
+    done = CliRunner().invoke(app, ["serve", *arguments, "--port", "0"])
     assert done.exit_code != 0
     assert message in " ".join(done.output.split())

@@ -165,7 +165,7 @@ def test_every_changed_file_is_found(tmp_path: Path):
                 restore(tmp_path / "backup", store)
             path.write_bytes(data)
     (tmp_path / "backup/collection/another").touch()
-    with pytest.raises(StoreFormatError, match="found one more"):
+    with pytest.raises(StoreFormatError, match="was added since the backup was made"):
         restore(tmp_path / "backup", store)
     assert not store.exists()
 

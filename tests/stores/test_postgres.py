@@ -155,7 +155,7 @@ def test_a_collection_at_an_address_is_served(address: str):
     papers = Collection.create(address, ContextualEmbedder.from_corpus(["a river", "a bank"]))
     papers.add(["a river bank", "a bank of money"], ids=["a", "b"])
     with mock.patch("cde_rag.server.uvicorn_server.run") as ran:
-        assert CliRunner().invoke(app, ["serve", f"papers={address}"]).exit_code == 0
+        assert CliRunner().invoke(app, ["serve", f"papers={address}", "--port", "0"]).exit_code == 0
     with TestClient(ran.call_args.args[0], base_url="http://localhost") as client:
         assert client.get("/v1/collections").json()["data"][0]["documents"] == 2
         found = client.post("/v1/collections/papers/search", json={"query": "money", "k": 1})

@@ -93,11 +93,17 @@ def _marker(path: Path, expected: str | None) -> Iterator[Damage]:
         yield Damage(path.name, f"Expected {expected}, the id in the manifest, found {found}: files of two stores?")
 
 
+def _unreadable(name: str, error: Exception) -> Damage:
+    if isinstance(error, FileNotFoundError):
+        return Damage(name, "Expected this file, found none. Restore a copy.")
+    return Damage(name, f"Expected to read it, found: {error}.")
+
+
 def _file(path: Path, sha256: str) -> Iterator[Damage]:
     try:
         found = file_sha256(path)
     except OSError as error:
-        yield Damage(path.name, f"Expected to read it, found: {error}.")
+        yield _unreadable(path.name, error)
         return
     if found != sha256:
         yield Damage(path.name, f"Expected sha256 {sha256[:16]}…, found {found[:16]}….")
@@ -119,7 +125,7 @@ def _vectors(
     try:
         vectors = VectorFile(folder / state.vectors, dim).read(state.rows, records.checksums(state.number))
     except (OSError, StoreFormatError) as error:
-        yield Damage(state.vectors, f"Expected to read it, found: {error}.")
+        yield _unreadable(state.vectors, error)
         return
     for block in range(vectors.blocks):
         yield from _block(connection, state, vectors, block)

@@ -1,0 +1,285 @@
+"""The commands inspect, list, get and delete: the contents of a collection, by documents and by passages."""
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cde_rag.cli.collections import (
+    CollectionArgument,
+    ModelOption,
+    TenantOption,
+    WhereOption,
+    existing,
+    open_collection,
+)
+from cde_rag.cli.output import (
+    WHOLE,
+    JsonOption,
+    explain_no_hits,
+    in_passages,
+    one_line,
+    print_fields,
+    print_json,
+    printable,
+    shown_place,
+)
+from cde_rag.errors import CDEError, StoreError
+
+if TYPE_CHECKING:
+    from cde_rag.records import Record
+    from cde_rag.stores.store import Store
+
+_MOST: Final = 200_000  # passages whose documents inspect counts: a second or two
+_WHOLE: Final = re.compile(r"-?\d{1,18}", re.ASCII)
+_NAMES: Final = "Ids of passages, as search prints them, or names of documents, as list prints them."
+
+
+def inspect(
+    collection: CollectionArgument,
+    where: WhereOption = None,
+    erasure: Annotated[
+        bool, typer.Option("--erasure", help="Also read every passage, to find deleted ones in the context.")
+    ] = False,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a collection's size, documents, last change, model, context and fingerprint. Needs no model.
+
+    \b
+    Examples:
+      cde-rag inspect papers.faiss --json
+      # how many passages match a filter, as in search?
+      cde-rag inspect papers.faiss --where '{"year": {"gte": 2020}}'
+      # are deleted documents still in its context?
+      cde-rag inspect papers.faiss --erasure
+    """
+    from cde_rag.collection.info import erasures as find_erasures
+    from cde_rag.collection.info import inspect as inspect_store
+
+    store = existing(collection, tenant)
+    size, changed = _at_rest(store)
+    inspection = inspect_store(store)
+    fields = asdict(inspection)
+    own = {"documents": fields["documents"], "sources": _count_documents(store), "disk_bytes": size, "changed": changed}
+    fields = {**own, **fields}
+    if where is not None:
+        fields["matching"] = store.count(where)
+        if not fields["matching"]:
+            typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
+    erasures = [asdict(one) for one in find_erasures(store)] if erasure else []
+    if as_json:
+        print_json(fields | {"erasure": erasures} if erasure else fields)
+        return
+    megabytes = None if size is None else f"{size / 1e6:,.1f} MB"
+    print_fields(fields | {"disk_bytes": megabytes, "reading": inspection.reading.described})
+    if inspection.newer_defaults:
+        typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}", err=True)
+    for one in erasures:
+        kept = "" if one["active"] else ", kept next to the active one,"
+        found = f"holds {one['gone']} of {one['context_size']} passages that are not in the collection any more"
+        typer.echo(f"The context of generation {one['generation']}{kept} {found}.")
+    if any(one["gone"] for one in erasures):
+        again = f"cde-rag recontextualize {shown_place(collection)} --seed N"
+        typer.echo(f"Remove them with: {again}; a generation that is kept goes with the next such run.", err=True)
+
+
+def list_(
+    collection: CollectionArgument,
+    where: WhereOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the documents of a collection with their numbers of passages. Reads all passages; needs no model.
+
+    A document is a file, or the records of one parent; a record without a parent is a document of its own.
+
+    \b
+    Examples:
+      cde-rag list docs.faiss
+      cde-rag list docs.faiss --where '{"source": {"contains": "guide/"}}'
+    """
+    counts, titles = dict[str, int](), dict[str, str]()
+    with contextlib.closing(existing(collection, tenant)) as store:
+        key: str | None = store.manifest().settings["parent_key"]
+        for row in store.scroll(where=where):
+            name = document_name(row.record, key)
+            counts[name] = counts.get(name, 0) + 1
+            titles.setdefault(name, row.record.title)
+        nothing = "" if counts else explain_no_hits(store, where, None, "vectors")
+    if as_json:
+        found = [{"name": name, "title": titles[name], "passages": count} for name, count in counts.items()]
+        print_json({"documents": found})
+        return
+    width = shutil.get_terminal_size(WHOLE).columns - 9
+    for name, count in counts.items():
+        typer.echo(f"{count:7,}  {one_line(name, width)}")
+    if nothing:
+        typer.echo(f"No documents: {nothing}", err=True)
+        return
+    documents = f"{len(counts):,} document{'s' * (len(counts) != 1)}"
+    typer.echo(f"{documents}, {in_passages(sum(counts.values()))}.", err=True)
+
+
+def get(
+    collection: CollectionArgument,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help=_NAMES)],
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print passages with their metadata, by id or by document. Needs no model.
+
+    Exit code 1 if there is nothing of a name.
+
+    \b
+    Examples:
+      cde-rag get docs.faiss 'docs/guide/start.md#0'
+      cde-rag get docs.faiss docs/guide/start.md --json
+    """
+    with contextlib.closing(existing(collection, tenant)) as store:
+        found = _named(store, names)
+    if as_json:
+        print_json({"records": [asdict(record) for record in found]})
+        return
+    for record in found:
+        typer.echo(printable(f"{record.title}  [{record.id}]" if record.title else f"[{record.id}]"))
+        for field, value in record.metadata.items():
+            typer.echo(printable(f"{'':8}{field}: {value}"))
+        typer.echo("\n".join(f"{'':8}{line}".rstrip() for line in printable(record.text).splitlines()))
+
+
+def delete(
+    collection: CollectionArgument,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help=_NAMES)] = None,
+    where: WhereOption = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete more than half of the passages without confirmation.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the number of passages; delete nothing.")] = False,
+    tenant: TenantOption = None,
+    model: ModelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete documents or passages, by name or by a filter; embed passages again whose siblings left.
+
+    Nothing is deleted if there is nothing of one of the names. A context may hold texts that are deleted: inspect
+    --erasure counts them.
+
+    \b
+    Examples:
+      cde-rag delete docs.faiss docs/guide/old.md
+      cde-rag delete docs.faiss 'docs/guide/start.md#3' 'docs/guide/start.md#4'
+      cde-rag delete papers.faiss --where '{"year": {"lt": 2000}}' --dry-run
+    """
+    from cde_rag.stores.filters import check_narrows
+
+    if bool(names) == (where is not None):
+        raise typer.BadParameter("give names or --where, one of them", param_hint="NAME")
+    if where:
+        check_narrows(where, "The filter of all passages is {}.")
+    with contextlib.closing(existing(collection, tenant)) as store:
+        if where is None:
+            ids = [record.id for record in _named(store, names or ())]
+            wanted = len(ids)
+        else:
+            ids, wanted = None, store.count(where)
+            if not wanted:
+                typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
+        stored, deleted = store.count(), 0
+        if wanted and not dry_run:
+            _check_wanted(wanted, stored, yes=yes)
+            with open_collection(store, model) as opened:
+                deleted = opened.delete(ids, where=where)
+                stored = opened.count()
+    counts: dict[str, Any] = {"documents": stored, "deleted": deleted}
+    if as_json:
+        print_json({"dry_run": True, **counts, "deleted": wanted} if dry_run else counts)
+    elif dry_run:
+        typer.echo(f"{shown_place(collection)}: {wanted:,} of {in_passages(stored)} would be deleted.")
+    else:
+        typer.echo(f"{shown_place(collection)}: {in_passages(stored)} ({deleted:,} deleted)")
+
+
+def _at_rest(store: "Store") -> tuple[int | None, str | None]:
+    """Return the bytes of a store's folder and its last change, UTC in ISO 8601; None for those of a server."""
+    from cde_rag.stores.files import MARKERS
+    from cde_rag.stores.store import Folder
+
+    if not isinstance(store, Folder):
+        return None, None
+    files = list[tuple[Path, os.stat_result]]()
+    for path in store.folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a writer has deleted it
+            files += [(path, path.stat())] if path.is_file() and not path.name.endswith("-shm") else []
+    written = [(path, found) for path, found in files if found.st_size and path.suffix != ".lock"]
+    database = [each for each in written if each[0].name in (MARKERS["faiss"], f"{MARKERS['faiss']}-wal")]
+    latest = max((found.st_mtime for _, found in database or written), default=None)  # searches derive files, too
+    changed = None if latest is None else datetime.fromtimestamp(latest, timezone.utc).isoformat(timespec="seconds")
+    return sum(found.st_size for _, found in files), changed
+
+
+def _count_documents(store: "Store") -> int | None:
+    """Return the number of documents; None for so many passages that reading them takes more than seconds."""
+    if store.count() > _MOST:
+        return None
+    key: str | None = store.manifest().settings["parent_key"]
+    return len({document_name(row.record, key) for row in store.scroll()})
+
+
+def document_name(record: "Record", parent_key: str | None) -> str:
+    """Return the name of the document that a record is of: its file, else its parent, else its own id."""
+    from cde_rag.readers.passages import document_of
+    from cde_rag.records import parent_of
+
+    parent = document_of(record) or parent_of(record, parent_key)
+    return record.id if parent is None else str(parent)
+
+
+def _named(store: "Store", names: Sequence[str]) -> "list[Record]":
+    """Return the passages of all names, once each: the one of this id, or those of this document.
+
+    Raises:
+        StoreError: There is nothing of a name.
+    """
+    from cde_rag.readers import PARENT_KEY
+
+    key: str | None = store.manifest().settings["parent_key"]
+    by_id = {row.record.id: row.record for row in store.get(list(dict.fromkeys(names)))}
+    found: dict[str, Record] = {}
+    for name in names:
+        records = [by_id[name]] if name in by_id else []
+        if not records:
+            whole = [int(name)] if _WHOLE.fullmatch(name) else []  # a parent may be a number
+            where = {
+                "or": [{field: {"in": [name, *whole]}} for field in dict.fromkeys((PARENT_KEY, key or PARENT_KEY))]
+            }
+            records = [row.record for row in store.scroll(where=where) if document_name(row.record, key) == name]
+        if not records:
+            raise StoreError(
+                f"Expected a passage or a document of the name {name!r:.200}, found none. cde-rag list shows the "
+                "documents, cde-rag search the ids of passages."
+            )
+        found |= {record.id: record for record in records}
+    return list(found.values())
+
+
+def _check_wanted(wanted: int, stored: int, *, yes: bool) -> None:
+    """Have the deletion of more than half of the passages confirmed.
+
+    Raises:
+        CDEError: There is no terminal to confirm it on, and `yes` is not given.
+    """
+    if yes or 2 * wanted <= stored:
+        return
+    would = f"This would delete {wanted:,} of {in_passages(stored)}."
+    if not sys.stdin.isatty():
+        raise CDEError(f"{would} Nothing was deleted. If that is right, add --yes.")
+    typer.confirm(f"{would} Delete them?", abort=True, err=True)
