@@ -27,7 +27,8 @@ TargetArgument = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="chroma:FOLDER#NAME, chroma:URL#NAME, lancedb:FOLDER#NAME, langchain-faiss:FOLDER or llamaindex:FOLDER.",
+        help="chroma:FOLDER#NAME, chroma:URL#NAME, qdrant:URL#NAME, qdrant:FOLDER#NAME, lancedb:FOLDER#NAME, "
+        "pgvector:URL#TABLE, langchain-faiss:FOLDER or llamaindex:FOLDER.",
     ),
 ]
 JournalOption = Annotated[
@@ -58,10 +59,8 @@ def reembed(
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     old_model: OldModelOption = None,
     from_context: OldContextOption = None,
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the text, in LanceDB.")] = None,
-    vector: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column of the vector in LanceDB, if there are several.")
-    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column or payload key of the text.")] = None,
+    vector: Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write nothing.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Switch: the application's model is changed at the same time.")
