@@ -372,7 +372,7 @@ class PgvectorSource:
         return found
 
     def _rows_of(self, query: str, relation: Relation, *values: Any) -> list[Any]:
-        return self._connection.execute(self._composed(query, relation), values).fetchall()
+        return self._connection.execute(self._composed(query, relation), values or None).fetchall()
 
     def _listed(self, parts: Any) -> Any:
         return self._sql.SQL(", ").join(parts)
