@@ -16,10 +16,10 @@ from cde_rag.errors import CDEError, StoreError, require
 
 _FORMS: Final = (
     "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:URL#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME, "
-    "pgvector:URL#TABLE, langchain-faiss:FOLDER or llamaindex:FOLDER"
+    "pgvector:URL#TABLE, langchain-faiss:FOLDER, llamaindex:FOLDER or open-webui:FOLDER"
 )
-KINDS: Final = ("qdrant", "chroma", "lancedb", "pgvector", "langchain-faiss", "llamaindex")
-_USUAL_NAMES: Final = {"langchain-faiss": "index", "llamaindex": "default"}
+KINDS: Final = ("qdrant", "chroma", "lancedb", "pgvector", "langchain-faiss", "llamaindex", "open-webui")
+_USUAL_NAMES: Final = {"langchain-faiss": "index", "llamaindex": "default", "open-webui": "vector_db"}
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def source_of(
     Args:
         target: `qdrant:http://localhost:6333#papers`, `qdrant:folder#papers` (the client's local mode),
             `chroma:folder#papers`, `chroma:http://localhost:8000#papers`, `lancedb:folder#papers`,
-            `pgvector:postgresql://user@host/database#table`, `langchain-faiss:folder` (`#index` by default) or
-            `llamaindex:folder` (`#default`).
+            `pgvector:postgresql://user@host/database#table`, `langchain-faiss:folder` (`#index` by default),
+            `llamaindex:folder` (`#default`), or `open-webui:folder`, its data folder.
         text: Location of the text: for Qdrant the payload key, or `langchain` or `llamaindex`; for LanceDB and pgvector
             the column. By default the first of the usual names.
         vector: Name of the vector, or column, if there are several.
@@ -49,6 +49,7 @@ def source_of(
         "pgvector": _pgvector,
         "langchain-faiss": _langchain_faiss,
         "llamaindex": _llamaindex,
+        "open-webui": _open_webui,
     }
     kind, shown, place, name = _parts(target)
     with openers[kind](shown, place, name, text, vector, Random(seed)) as source:
@@ -96,13 +97,10 @@ def _qdrant(
 def _chroma(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Movable, None, None]:
-    if "chromadb" not in sys.modules:  # what its older versions send, is set when a client is made
-        os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
-    chromadb = require("chromadb", "chroma")
+    chromadb, errors = _chromadb()
     from cde_rag.adoption.chroma_collection import ChromaCollection
 
     _no_choice(target, "Chroma", text=text, vector=vector)
-    errors = (chromadb.errors.ChromaError, OSError, RuntimeError, ValueError)
     with _as_store_errors(target, *errors):
         if "://" in place:
             client, home = _chroma_server(chromadb, target, place), Path(f"{name}{JOURNALS}")
@@ -111,6 +109,28 @@ def _chroma(
             client, home = chromadb.PersistentClient(path=str(folder)), _journal(folder, name)
         client.get_collection(name, embedding_function=None)
         yield ChromaCollection(target, client, name, home, random)
+
+
+@contextmanager
+def _open_webui(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Movable, None, None]:
+    chromadb, errors = _chromadb()
+    from cde_rag.adoption.open_webui import OpenWebUIFolder
+
+    _no_choice(target, "Open WebUI", text=text, vector=vector)
+    with _as_store_errors(target, *errors):
+        folder = _folder(target, str(Path(place) / name), "chroma.sqlite3")
+        client = chromadb.PersistentClient(path=str(folder))
+        yield OpenWebUIFolder(target, client, _journal(folder, "all"), random)
+
+
+def _chromadb() -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return Chroma, which sends nothing, and the errors that it raises."""
+    if "chromadb" not in sys.modules:  # what its older versions send, is set when a client is made
+        os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
+    chromadb = require("chromadb", "chroma")
+    return chromadb, (chromadb.errors.ChromaError, OSError, RuntimeError, ValueError)
 
 
 def _chroma_server(chromadb: Any, target: str, place: str) -> Any:

@@ -28,7 +28,7 @@ TargetArgument = Annotated[
     typer.Argument(
         metavar="TARGET",
         help="chroma:FOLDER#NAME, chroma:URL#NAME, qdrant:URL#NAME, qdrant:FOLDER#NAME, lancedb:FOLDER#NAME, "
-        "pgvector:URL#TABLE, langchain-faiss:FOLDER or llamaindex:FOLDER.",
+        "pgvector:URL#TABLE, langchain-faiss:FOLDER, llamaindex:FOLDER or open-webui:FOLDER.",
     ),
 ]
 JournalOption = Annotated[
