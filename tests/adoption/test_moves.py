@@ -1,5 +1,6 @@
 """Vectors of other applications are moved to another model, searched by the application's code, and moved back."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.move_plan import plan_move
 from cde_rag.adoption.reembedding import reembedding
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.indexing.audit import audit
 from cde_rag.indexing.upsert import Progress
 from cde_rag.models.files.vector_cache import PlainVectors
@@ -110,6 +112,27 @@ def test_a_model_that_loses_is_advised_against(
     with source_of(other.target) as source:
         assert plan_move(source, stub("noise-1", 8), good).loses
         assert not plan_move(source, good, good).loses
+
+
+def test_judged_queries_decide_whether_a_model_loses(
+    application: Application, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    """The stubs find a text by itself alone, so that each question is the text of its answer."""
+    embedded = application.embedded()
+    with source_of(application.target) as source:
+        names = {record.text: record.id for page in source.passages() for record, _ in page}
+        right = [JudgedQuestion("", text, "", grades={names[text]: 1}) for text in embedded[:12]]
+        plan = plan_move(source, new, old, sample=8, judged=right)
+        assert (plan.before, plan.after, plan.judged, plan.sample) == (1.0, 1.0, 12, 20)
+        assert "No difference is sure" in plan.advice
+        noise = FunctionEmbedder(lambda texts: np.ones((len(texts), 4)), name="ones-1")
+        lost = plan_move(source, noise, old, judged=right)
+        assert lost.loses
+        assert lost.advice.endswith("do not move.")
+        with pytest.raises(CorpusError, match="none of them there"):
+            plan_move(source, new, old, judged=[replace(right[0], grades={"nowhere": 1})])
+        by_text = [JudgedQuestion("", embedded[n], "", documents=(embedded[n],)) for n in range(3)]
+        assert plan_move(source, new, old, judged=by_text).before == 1.0
 
 
 def test_another_model_than_that_of_the_first_run_is_refused(application: Application, new: ContextualEmbedder):
