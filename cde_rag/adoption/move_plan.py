@@ -187,7 +187,7 @@ def _judged(source: Movable, questions: Sequence[JudgedQuestion], sample: int) -
                 others.append(each)
             elif (place := random.randrange(seen)) < sample:
                 others[place] = each
-    found = [*answers, *others]
+    found = [*others, *answers]  # so that equal scores do not count
     names = [each.id for each in found]
     return found, lambda embedder, vectors: _judged_ndcg(embedder, kept.queries, kept.judgments, names, vectors)
 

@@ -64,7 +64,7 @@ class QdrantSource:
         self, target: str, client: "QdrantClient", name: str, text: str | None, vector: str | None, home: Path
     ) -> None:
         self.target, self._client, self._name, self._text, self.home = target, client, name, text, home
-        if not call(lambda: client.collection_exists(name)):
+        if not self._exists(name):
             raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.")
         params = self._info(name).config.params
         self._names = [""] if isinstance(params.vectors, models.VectorParams) else sorted(params.vectors or {})
@@ -144,7 +144,7 @@ class QdrantSource:
                 "not copied. Make a new collection with these keys, and add the points with their new vectors."
             )
         alias = self._alias()
-        if name == self._name and call(lambda: self._client.collection_exists(alias)):
+        if name == self._name and self._exists(alias):
             raise StoreError(
                 f"{self.target}: expected the name {alias!r} to be free, found it in use. If it is of an earlier move, "
                 "give that name as the target."
@@ -161,7 +161,7 @@ class QdrantSource:
 
     def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the points that have a text and the vector."""
-        for page in self._pages(self._name, [self._vector] if self._vector else True):
+        for page in self._pages(self._name, vectors=[self._vector] if self._vector else True):
             found = [(self._record(point), self._own(point.vector)) for point in page]
             yield [
                 (record, np.asarray(vector, np.float32))
@@ -178,7 +178,7 @@ class QdrantSource:
         del folder
         old, alias = concrete(self._client, self._name), self._alias()
         new = f"{self._name.removesuffix(_OURS)}{_OURS}-{embedder.fingerprint[:_SHOWN]}"
-        if call(lambda: self._client.collection_exists(new)):
+        if self._exists(new):
             if call(lambda: self._client.count(new)).count:
                 raise StoreError(
                     f"{self.target}: expected no collection {new!r}, found one of a move whose journal is elsewhere. "
@@ -191,10 +191,10 @@ class QdrantSource:
     def lacking(self, notes: Mapping[str, str], rows: Sequence[SourceRow], *, old: bool) -> list[SourceRow]:
         """Return the rows that one side lacks, or whose other vectors are not those of the other side."""
         ids = [row.id for row in rows]
-        there = self._points(self._side(notes, old=old), ids, self._others or False)
+        there = self._points(self._side(notes, old=old), ids, vectors=self._others)
         if not self._others:
             return [row for row in rows if row.id not in there]
-        wanted = self._points(self._side(notes, old=not old), ids, self._others)
+        wanted = self._points(self._side(notes, old=not old), ids, vectors=self._others)
         return [
             row
             for row in rows
@@ -203,7 +203,8 @@ class QdrantSource:
 
     def get(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> list[SourceRow]:
         """Return points by id."""
-        return [self._row(point) for point in self._points(self._side(notes, old=old), ids, False).values()]  # noqa: FBT003
+        found = self._points(self._side(notes, old=old), ids, payload=True)
+        return [self._row(point) for point in found.values()]
 
     def put(
         self,
@@ -214,7 +215,7 @@ class QdrantSource:
         old: bool,
     ) -> None:
         """Write points, with the other vectors that they have on the other side; those that are gone are left out."""
-        there = self._points(self._side(notes, old=not old), [row.id for row in rows], True)  # noqa: FBT003
+        there = self._points(self._side(notes, old=not old), [row.id for row in rows], vectors=True)
         points: list[models.PointStruct] = []
         for row, vector in zip(rows, vectors, strict=True):
             if row.id in there:
@@ -274,7 +275,7 @@ class QdrantSource:
             StoreError: Another alias names it.
         """
         name = notes["old"] if switched else notes["new"]
-        if not call(lambda: self._client.collection_exists(name)):
+        if not self._exists(name):
             return
         aliases = [each.alias_name for each in call(lambda: self._client.get_collection_aliases(name)).aliases]
         if aliases:
@@ -305,6 +306,10 @@ class QdrantSource:
             return self._name
         check_choice(self.target, notes, self._text, self._vector)
         return notes["old" if old else "new"]
+
+    def _exists(self, name: str) -> bool:
+        """Return True for a collection, or an alias of one."""
+        return metadata_of(self._client, name) is not None
 
     def _info(self, name: str) -> models.CollectionInfo:
         return call(lambda: self._client.get_collection(name))
@@ -369,7 +374,7 @@ class QdrantSource:
             operations.append(models.CreateAliasOperation(create_alias=made))
         call(lambda: self._client.update_collection_aliases(operations))
 
-    def _pages(self, name: str, vectors: bool | list[str] = False) -> Iterator[list[models.Record]]:  # noqa: FBT001, FBT002
+    def _pages(self, name: str, *, vectors: bool | list[str] = False) -> Iterator[list[models.Record]]:
         offset = None
         while True:
             page, offset = call(
@@ -382,9 +387,14 @@ class QdrantSource:
             if offset is None:
                 return
 
-    def _points(self, name: str, ids: Sequence[str], vectors: bool | list[str]) -> dict[str, models.Record]:  # noqa: FBT001
+    def _points(
+        self, name: str, ids: Sequence[str], *, vectors: bool | list[str] = False, payload: bool = False
+    ) -> dict[str, models.Record]:
+        """Return those points that are there, by id, with these vectors."""
+        if not ids:
+            return {}
         found = call(
-            lambda: self._client.retrieve(name, natives(ids), with_payload=vectors is False, with_vectors=vectors)
+            lambda: self._client.retrieve(name, natives(ids), with_payload=payload, with_vectors=vectors or False)
         )
         return {str(point.id): point for point in found}
 
