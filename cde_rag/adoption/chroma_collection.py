@@ -31,7 +31,7 @@ NEW, OLD = "-cde-new", "-cde-old"  # ends of the names of collections of ours
 _TUNED: Final = ("ef_construction", "ef_search", "max_neighbors", "resize_factor", "sync_threshold", "space")
 _CONTENT: Final = ["documents", "metadatas", "uris"]
 
-Texts: TypeAlias = Callable[[Any, Any], str | None]  # text as it was embedded, of document and metadata
+TextOf: TypeAlias = Callable[[Any, Any], str | None]  # text as it was embedded, of document and metadata
 
 
 class ChromaCollection:
@@ -57,7 +57,7 @@ class ChromaCollection:
         home: Path,
         random: Random,
         *,
-        texts: Texts = embedded_text,
+        texts: TextOf = embedded_text,
         given: bool = False,
     ) -> None:
         self.target, self._client, self._name, self.home, self._random = target, client, name, home, random
@@ -312,7 +312,7 @@ class ChromaRecords:
         texts: Reads the text of a record.
     """
 
-    def __init__(self, target: str, collection: Any, random: Random, texts: Texts) -> None:
+    def __init__(self, target: str, collection: Any, random: Random, texts: TextOf) -> None:
         self.target, self._collection, self._random, self._texts = target, collection, random, texts
 
     def count(self) -> int:
@@ -328,7 +328,7 @@ class ChromaRecords:
         return sample_of(self._collection, self._random, count, self._texts)
 
 
-def sample_of(collection: Any, random: Random, count: int, texts: Texts) -> list[StoredVector]:
+def sample_of(collection: Any, random: Random, count: int, texts: TextOf) -> list[StoredVector]:
     """Draw random records of a collection that have a document."""
 
     def read(places: list[int]) -> list[StoredVector]:
@@ -351,7 +351,7 @@ def _pages(collection: Any, include: Sequence[str]) -> Iterator[Any]:
         offset += len(page["ids"])
 
 
-def _rows(page: Mapping[str, Any], texts: Texts) -> list[SourceRow]:
+def _rows(page: Mapping[str, Any], texts: TextOf) -> list[SourceRow]:
     found: list[SourceRow] = []
     for id_, document, metadata, uri in zip(
         page["ids"], page["documents"], page["metadatas"], page["uris"], strict=True

@@ -72,7 +72,7 @@ class OpenWebUIFolder:
         """
         if not embedder.context.identity.is_plain or embedder.context.size:
             raise StoreError(
-                f"{self.target}: expected a model that Open WebUI loads, or asks by an API, found "
+                f"{self.target}: expected a model that Open WebUI loads or reaches by an API, found "
                 f"{embedder.context.identity.name} with a context of texts. Take a plain model."
             )
         for name in self._names():
@@ -198,7 +198,7 @@ class OpenWebUIFolder:
         return Together(self.target, [self._of(name) for name in moved or names], self._random)
 
     def _is_old(self, name: str, embedder: Embedder) -> bool:
-        """Return True if a collection has other vectors than an embedder's, or no text to tell by."""
+        """Return True if a collection has other vectors than an embedder's, or no text to compare."""
         collection = self._of(name)
         return not collection.sample(1) or audit(collection, embedder, sample=_LOOKED_AT).share < OURS
 

@@ -327,7 +327,7 @@ class PgvectorSource:
 
     @contextmanager
     def _writing(self) -> Generator[None, None, None]:
-        """Hold a transaction, with the role's own search path: another client's may be set, behind a pooler."""
+        """Hold a transaction, with the role's own search path: that of the session may be another client's."""
         with self._connection.transaction():
             self._connection.execute("SET LOCAL search_path TO DEFAULT")
             self._connection.execute("SET LOCAL TimeZone TO 'UTC'")  # digests are of values as they are printed

@@ -279,7 +279,7 @@ class TableTwins:
         return self._all(_SEQUENCES, relation.oid)
 
     def _numbers(self, relation: Relation) -> list[tuple[str, int, bool]]:
-        """Return the columns that PostgreSQL numbers, with the last number and whether it was given."""
+        """Return the columns that PostgreSQL numbers, with the last number, and True if that was given."""
         found: list[tuple[str, int, bool]] = []
         place = self.named(relation).as_string(self._connection)
         for column in self.columns(relation):
