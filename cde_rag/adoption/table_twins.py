@@ -1,8 +1,8 @@
 """Twins of PostgreSQL's tables: one of the same rows and columns in another schema, and their exchange.
 
 A twin has everything of a table that is not one of its rows: columns with their defaults, checks, indexes, rights,
-settings and comment. Foreign keys and triggers go to the table in use alone: those of its twin would act on what the
-application writes. Calls are made within a transaction of the caller.
+settings and comment. Foreign keys, triggers and policies go to the table in use alone: those of its twin would act on
+what the application writes. Calls are made within a transaction of the caller.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _OBSTACLE: Final = """
     SELECT 'a partitioned, inherited, typed or unlogged table, or a view' FROM pg_class c
     WHERE oid = %(oid)s::oid AND (relkind <> 'r' OR relpersistence <> 'p' OR relispartition OR reloftype <> 0
       OR EXISTS (SELECT FROM pg_inherits WHERE c.oid IN (inhrelid, inhparent)))
-    UNION ALL SELECT 'row security' FROM pg_class WHERE oid = %(oid)s::oid AND (relrowsecurity OR relforcerowsecurity)
+    UNION ALL SELECT 'row security, which hides rows from this role' WHERE row_security_active(%(oid)s::oid)
     UNION ALL SELECT 'a replica identity' FROM pg_class WHERE oid = %(oid)s::oid AND relreplident <> 'd'
     UNION ALL SELECT pg_describe_object(classid, objid, 0) FROM pg_depend
     WHERE refclassid = 'pg_class'::regclass AND refobjid = %(oid)s::oid AND deptype = 'n'
@@ -80,6 +80,18 @@ _UNCHECKED: Final = "SELECT conname::text FROM pg_constraint WHERE conrelid = %s
 _TRIGGERS: Final = """
     SELECT tgname::text, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = %s::oid AND NOT tgisinternal
 """
+_POLICIES: Final = """
+    SELECT polname::text, format('AS %%s FOR %%s TO %%s',
+        CASE WHEN polpermissive THEN 'PERMISSIVE' ELSE 'RESTRICTIVE' END,
+        CASE polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE'
+            ELSE 'ALL' END,
+        (SELECT string_agg(CASE whose WHEN 0 THEN 'PUBLIC' ELSE whose::regrole::text END, ', ')
+         FROM unnest(polroles) whose)),
+        coalesce(' USING (' || pg_get_expr(polqual, polrelid) || ')', ''),
+        coalesce(' WITH CHECK (' || pg_get_expr(polwithcheck, polrelid) || ')', '')
+    FROM pg_policy WHERE polrelid = %s::oid
+"""
+_SECURED: Final = "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE oid = %s::oid"
 _SEQUENCES: Final = """
     SELECT s.relnamespace::regnamespace::text, s.relname::text, a.attname::text FROM pg_depend d
     JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S'
@@ -237,13 +249,17 @@ class TableTwins:
         """
         sql, table = self._sql, self.named(out)
         foreign_keys, triggers = self._all(_FOREIGN_KEYS, out.oid), self._all(_TRIGGERS, out.oid)
-        sequences = [(sql.SQL(schema), sql.Identifier(name), column) for schema, name, column in self._of_serials(out)]
+        policies, (is_secured, is_forced) = self._all(_POLICIES, out.oid), self._one(_SECURED, out.oid)
+        found = self._all(_SEQUENCES, out.oid)
+        sequences = [(sql.SQL(schema), sql.Identifier(name), column) for schema, name, column in found]
         self.run("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", table)
         numbers = self._numbers(out)
         for name, _ in foreign_keys:
             self.run("ALTER TABLE {} DROP CONSTRAINT {}", table, sql.Identifier(name))
         for name, _ in triggers:
             self.run("DROP TRIGGER {} ON {}", sql.Identifier(name), table)
+        for name, *_ in policies:
+            self.run("DROP POLICY {} ON {}", sql.Identifier(name), table)
         for schema, name, _ in sequences:
             self.run("ALTER SEQUENCE {}.{} OWNED BY NONE", schema, name)
         self.run("CREATE SCHEMA IF NOT EXISTS {}", sql.Identifier(away))
@@ -254,6 +270,10 @@ class TableTwins:
         for name, definition in foreign_keys:
             made = sql.SQL(definition.removesuffix(" NOT VALID"))  # its rows are looked at later, without the lock
             self.run("ALTER TABLE {} ADD CONSTRAINT {} {} NOT VALID", table, sql.Identifier(name), made)
+        for name, *parts in policies:
+            self.run("CREATE POLICY {} ON {} {}", sql.Identifier(name), table, sql.SQL("".join(parts)))
+        secured = ("ENABLE" if is_secured else "DISABLE", "FORCE" if is_forced else "NO FORCE")
+        self.run("ALTER TABLE {} {} ROW LEVEL SECURITY, {} ROW LEVEL SECURITY", table, *map(sql.SQL, secured))
         for _, definition in triggers:  # which names the table by its place
             self._connection.execute(definition)
         for column, last, is_called in numbers:
@@ -273,10 +293,6 @@ class TableTwins:
     def run(self, statement: str, *parts: Any) -> None:
         """Execute a statement with names and parts in it."""
         self._connection.execute(self._sql.SQL(statement).format(*parts))
-
-    def _of_serials(self, relation: Relation) -> list[tuple[str, str, str]]:
-        """Return schema, name and column of the sequences that go with the columns of a table."""
-        return self._all(_SEQUENCES, relation.oid)
 
     def _numbers(self, relation: Relation) -> list[tuple[str, int, bool]]:
         """Return the columns that PostgreSQL numbers, with the last number, and True if that was given."""

@@ -50,6 +50,8 @@ DESCRIBED = """
     WHERE conrelid = 'papers'::regclass ORDER BY 1;
     SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'papers'::regclass AND NOT tgisinternal;
     SELECT relowner, relacl, reloptions, obj_description(oid) FROM pg_class WHERE oid = 'papers'::regclass;
+    SELECT policyname, permissive, roles, cmd, qual, with_check, relrowsecurity, relforcerowsecurity
+    FROM pg_class LEFT JOIN pg_policies ON tablename = relname WHERE oid = 'papers'::regclass ORDER BY 1;
     SELECT pg_get_serial_sequence('papers', 'place'), pg_get_serial_sequence('papers', 'number');
     SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'c' ORDER BY 1
 """
@@ -65,8 +67,10 @@ def test_everything_that_a_table_has_stays(
 ):
     run(
         postgres_app,
-        "DROP ROLE IF EXISTS reader; CREATE ROLE reader; GRANT SELECT, UPDATE ON papers TO reader; "
-        "GRANT INSERT ON papers TO PUBLIC",
+        "DO $$ BEGIN CREATE ROLE reader; EXCEPTION WHEN duplicate_object THEN NULL; END $$; GRANT SELECT, UPDATE ON papers TO reader; "
+        "GRANT INSERT ON papers TO PUBLIC; ALTER TABLE papers ENABLE ROW LEVEL SECURITY; "
+        "CREATE POLICY own ON papers TO reader USING (cmetadata @> '{\"n\": 7}') WITH CHECK (id <> 'x'); "
+        "CREATE POLICY more ON papers AS RESTRICTIVE FOR SELECT USING (changed < 9)",
     )
     before, rows = described(postgres_app), postgres_app.rows()
     with reembedding(postgres_app.target) as move:
@@ -76,6 +80,9 @@ def test_everything_that_a_table_has_stays(
         assert described(postgres_app) == before
         move.switch(new)
     assert described(postgres_app) == before
+    with postgres_app.opened() as connection:
+        connection.execute("SET ROLE reader")
+        assert connection.execute("SELECT id FROM papers").fetchall() == [("d7",)]
     postgres_app.write([("since", "a bank", {"n": 1}, vector("a bank", new))])  # with the next numbers, and the trigger
     found = {row.id: row for row in postgres_app.rows()}["since"].metadata
     assert (found["place"], found["number"], found["words"]) == (COUNT + 1, COUNT + 1, "'bank':2")
@@ -307,7 +314,6 @@ def test_llamaindex_texts_have_their_metadata_and_keys_may_have_two_columns(
     [
         ("CREATE VIEW seen AS SELECT id FROM papers", "rule _RETURN on view seen"),
         ("CREATE TABLE pieces (of varchar REFERENCES papers)", "foreign key pieces_of_fkey of pieces"),
-        ("ALTER TABLE papers ENABLE ROW LEVEL SECURITY", "row security"),
         ("ALTER TABLE papers DISABLE TRIGGER worded", "trigger worded"),
         ("CREATE INDEX bits ON papers ((binary_quantize(embedding)::bit(16)))", "index bits"),
         ("CREATE FUNCTION last() RETURNS SETOF papers LANGUAGE sql AS 'SELECT * FROM papers'", "function last"),
