@@ -68,7 +68,8 @@ def test_everything_that_a_table_has_stays(
     run(
         postgres_app,
         "DO $$ BEGIN CREATE ROLE reader; EXCEPTION WHEN duplicate_object THEN NULL; END $$; "
-        "GRANT SELECT, UPDATE ON papers TO reader; GRANT INSERT ON papers TO PUBLIC; ALTER TABLE papers ENABLE ROW LEVEL SECURITY; "
+        "GRANT SELECT, UPDATE ON papers TO reader; GRANT INSERT ON papers TO PUBLIC; "
+        "ALTER TABLE papers ENABLE ROW LEVEL SECURITY; "
         "CREATE POLICY own ON papers TO reader USING (cmetadata @> '{\"n\": 7}') WITH CHECK (id <> 'x'); "
         "CREATE POLICY more ON papers AS RESTRICTIVE FOR SELECT USING (changed < 9)",
     )
