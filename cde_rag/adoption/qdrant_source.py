@@ -12,11 +12,12 @@ name together with the model, so that no program ever compares vectors of two mo
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float32
-from qdrant_client import models
+from pydantic import BaseModel
+from qdrant_client import QdrantClient, models
 
 from cde_rag.adoption.llamaindex_nodes import embedded_text
 from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line
@@ -34,16 +35,12 @@ from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import METADATA, concrete, metadata_of
 from cde_rag.stores.qdrant.tables import in_requests, json_bytes, native, natives
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-    from qdrant_client import QdrantClient
-
 _OURS: Final = "-cde"  # end of the alias that names the new vectors
 _SHOWN: Final = 8  # digits of a fingerprint in a name
 _OVERSAMPLED: Final = 8  # points that are drawn for each that is wanted, since some may have no text
 _SAME: Final = 1e-5  # of a number that a store normalised again
 _WAIT_S: Final = 0.5
-_Setting = TypeVar("_Setting", bound="BaseModel")
+_Setting = TypeVar("_Setting", bound=BaseModel)
 
 
 class QdrantSource:
@@ -61,7 +58,7 @@ class QdrantSource:
     written_by_old_handles = True  # programs may name the old collection itself
 
     def __init__(
-        self, target: str, client: "QdrantClient", name: str, text: str | None, vector: str | None, home: Path
+        self, target: str, client: QdrantClient, name: str, text: str | None, vector: str | None, home: Path
     ) -> None:
         self.target, self._client, self._name, self._text, self.home = target, client, name, text, home
         if not self._exists(name):
@@ -431,7 +428,7 @@ class QdrantSource:
         return vector if found else {}
 
 
-def _request(kind: type[_Setting], found: "BaseModel | None") -> _Setting | None:
+def _request(kind: type[_Setting], found: BaseModel | None) -> _Setting | None:
     """Return a setting as a request has it; a newer server may report more of it."""
     if found is None:
         return None

@@ -1,5 +1,6 @@
 """Collections of Qdrant: named directly, with several vectors, in a folder, with old programs that go on writing."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,18 +174,23 @@ def test_ids_payloads_and_other_vectors_stay(
     assert all_of(client, "several").keys() == before.keys()
 
 
-@pytest.mark.parametrize("cut", ["_create", "put", "_point"])
-def test_a_move_that_is_cut_goes_on(
-    qdrant_app: QdrantApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, cut: str
-):
-    before, done = qdrant_app.rows(), getattr(QdrantSource, cut)
+def killed_after(name: str) -> Callable[..., None]:
+    done = getattr(QdrantSource, name)
 
     def killed(*arguments: Any, **named: Any) -> None:
         done(*arguments, **named)
         raise KeyboardInterrupt
 
+    return killed
+
+
+@pytest.mark.parametrize("cut", ["_create", "put", "_point"])
+def test_a_move_that_is_cut_goes_on(
+    qdrant_app: QdrantApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, cut: str
+):
+    before = qdrant_app.rows()
     with monkeypatch.context() as patch, reembedding(qdrant_app.target) as move:
-        patch.setattr(QdrantSource, cut, killed)
+        patch.setattr(QdrantSource, cut, killed_after(cut))
         with pytest.raises(KeyboardInterrupt):
             move.switch(new)
     switched(qdrant_app.target, new)
@@ -192,7 +198,7 @@ def test_a_move_that_is_cut_goes_on(
     assert {len(row.vector) for row in qdrant_app.rows()} == {new.dim}
     with reembedding(qdrant_app.target) as move:
         with monkeypatch.context() as patch:
-            patch.setattr(QdrantSource, "_point", killed)
+            patch.setattr(QdrantSource, "_point", killed_after("_point"))
             with pytest.raises(KeyboardInterrupt):
                 move.rollback()
         assert move.rollback().gap_s == 0
@@ -261,6 +267,6 @@ def test_a_collection_of_this_library_is_told(tmp_path: Path, new: ContextualEmb
     embedder = ContextualEmbedder.from_corpus(TEXTS, model=model, context_size=16)
     Collection.create(QdrantStore(client, "papers"), embedder).add(TEXTS)
     client.close()
-    target, vector = f"qdrant:{tmp_path / 'data'}#papers", f"cde_{embedder.fingerprint}"
-    with reembedding(target, vector=vector) as move, pytest.raises(StoreError, match="cde-rag recontextualize"):
+    target = f"qdrant:{tmp_path / 'data'}#papers"
+    with reembedding(target) as move, pytest.raises(StoreError, match="cde-rag recontextualize"):
         move.copy(new)
