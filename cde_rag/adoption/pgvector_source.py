@@ -166,6 +166,9 @@ class PgvectorSource:
     def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:
         """Yield the rows of the old or the new table by their key, each page in a transaction of its own."""
         self._check_key()
+        if notes:
+            with self._reading():
+                self._check_shape(self._side(notes, old=True), self._side(notes, old=False))
         last: list[str] = []
         while True:
             with self._reading():
@@ -340,6 +343,13 @@ class PgvectorSource:
                 "ALTER TABLE … ADD COLUMN id bigserial PRIMARY KEY."
             )
 
+    def _check_shape(self, one: Relation, other: Relation) -> None:
+        if self._twins.shape(one, self._vector) != self._twins.shape(other, self._vector):
+            raise StoreError(
+                f"{self.target}: expected the columns of this move, found others: the table was altered meanwhile. End "
+                "the move by cde-rag release, and begin it again."
+            )
+
     def _live(self) -> Relation:
         """Return the table in use.
 
@@ -474,12 +484,7 @@ class PgvectorSource:
         if coming.schema == notes["schema"]:
             return coming
         self._twins.run("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", self._twins.named(out))  # readers go on
-        shapes = [self._twins.shape(each, self._vector) for each in (out, coming)]
-        if shapes[0][0] != shapes[1][0] or (shapes[0] != shapes[1] and not old):  # an index is no obstacle to go back
-            raise StoreError(
-                f"{self.target}: expected the columns and indexes of this move, found others: the table was altered "
-                "meanwhile. End the move by cde-rag release, and begin it again."
-            )
+        self._check_shape(out, coming)
         if not old:  # rows that are gone; those that were written meanwhile come by `put`
             same = [
                 self._sql.SQL("{} = gone.{}").format(self._of_row(column), self._sql.Identifier(column.name))

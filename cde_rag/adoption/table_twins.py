@@ -234,10 +234,9 @@ class TableTwins:
             self.run("CREATE {}INDEX {} ON {} USING {}", unique, own, self.named(twin), self._sql.SQL(rest))
         self.run("ANALYZE {}", self.named(twin))
 
-    def shape(self, relation: Relation, vector: str) -> list[Any]:
-        """Return columns and names of indexes, which twins have in common, but for the length of the vectors."""
-        columns = [each._replace(length=0) if each.name == vector else each for each in self.columns(relation)]
-        return [columns, [name for name, *_ in self._all(_INDEXES, relation.oid)]]
+    def shape(self, relation: Relation, vector: str) -> list[Column]:
+        """Return the columns, which twins have in common, but for the length of the vectors."""
+        return [each._replace(length=0) if each.name == vector else each for each in self.columns(relation)]
 
     def exchange(self, out: Relation, coming: Relation, away: str) -> None:
         """Put a twin in the place of the table in use, and that into another schema.

@@ -212,25 +212,30 @@ def test_a_reader_and_a_writer_in_a_loop(
         assert audit(move.source, new).share == 1.0
 
 
-@pytest.mark.parametrize("cut", ["create", "index", "exchange", "check_rows"])
-def test_a_move_that_is_cut_goes_on(
-    postgres_app: PostgresApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, cut: str
-):
-    before, rows, done = described(postgres_app), postgres_app.rows(), getattr(TableTwins, cut)
+def killed_after(name: str) -> Callable[..., None]:
+    done = getattr(TableTwins, name)
 
     def killed(*arguments: Any) -> None:
         done(*arguments)
         raise KeyboardInterrupt
 
+    return killed
+
+
+@pytest.mark.parametrize("cut", ["create", "index", "exchange", "check_rows"])
+def test_a_move_that_is_cut_goes_on(
+    postgres_app: PostgresApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, cut: str
+):
+    before, rows = described(postgres_app), postgres_app.rows()
     with monkeypatch.context() as patch, reembedding(postgres_app.target) as move:
-        patch.setattr(TableTwins, cut, killed)
+        patch.setattr(TableTwins, cut, killed_after(cut))
         with pytest.raises(KeyboardInterrupt):
             move.switch(new)
     switched(postgres_app.target, new)
     assert {len(row.vector) for row in postgres_app.rows()} == {new.dim}
     with reembedding(postgres_app.target) as move:
         with monkeypatch.context() as patch:
-            patch.setattr(TableTwins, "exchange", killed)
+            patch.setattr(TableTwins, "exchange", killed_after("exchange"))
             with pytest.raises(KeyboardInterrupt):
                 move.rollback()
         move.rollback()
