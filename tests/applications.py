@@ -282,8 +282,9 @@ class QdrantApplication(Application):
 
     def opened(self, embedder: Embedder) -> Any:
         from langchain_qdrant import QdrantVectorStore
+        from qdrant_client.models import Distance
 
-        return QdrantVectorStore(self.client, "papers", ForLangChain(embedder))
+        return QdrantVectorStore(self.client, "papers", ForLangChain(embedder), distance=Distance.DOT)
 
     def build(self, embedder: Embedder) -> None:
         from qdrant_client import models
@@ -291,7 +292,8 @@ class QdrantApplication(Application):
         client = self.client
         for each in client.get_collections().collections:  # of the test before
             client.delete_collection(each.name)
-        params = models.VectorParams(size=embedder.dim, distance=models.Distance.COSINE)
+        # by cosine the local mode normalises vectors now and then, and the last digit changes
+        params = models.VectorParams(size=embedder.dim, distance=models.Distance.DOT)
         client.create_collection("papers-v1", vectors_config=params, metadata={"who": "me"})
         alias = models.CreateAlias(collection_name="papers-v1", alias_name="papers")
         client.update_collection_aliases([models.CreateAliasOperation(create_alias=alias)])

@@ -114,11 +114,9 @@ def test_a_model_that_loses_is_advised_against(
         assert not plan_move(source, good, good).loses
 
 
-def test_judged_queries_decide_whether_a_model_loses(
-    application: Application, old: ContextualEmbedder, new: ContextualEmbedder
-):
+def test_judged_queries_decide_whether_a_model_loses(application: Application, old: ContextualEmbedder):
     """The stubs find a text by itself alone, so that each question is the text of its answer."""
-    embedded = application.embedded()
+    embedded, new = application.embedded(), stub("new-1", 24)
     with source_of(application.target) as source:
         names = {record.text: record.id for page in source.passages() for record, _ in page}
         right = [JudgedQuestion("", text, "", grades={names[text]: 1}) for text in embedded[:12]]
