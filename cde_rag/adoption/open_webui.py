@@ -70,7 +70,7 @@ class OpenWebUIFolder:
         Raises:
             StoreError: See above.
         """
-        if not embedder.context.identity.is_plain or embedder.context.size:
+        if not embedder.context.identity.is_plain:
             raise StoreError(
                 f"{self.target}: expected a model that Open WebUI loads or reaches by an API, found "
                 f"{embedder.context.identity.name} with a context of texts. Take a plain model."

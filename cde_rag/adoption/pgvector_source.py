@@ -2,7 +2,7 @@
 
 The new vectors are made in a twin of the table, of the same name, in a schema next to the application's. A switch is
 one transaction that moves both tables to each other's schema: names of indexes, constraints and sequences stay, queries
-wait for some milliseconds, and there is no instant without a table.
+wait for some milliseconds, and there is no instant without a table. Long because the port `Movable` has twenty calls.
 
     app_cde_new.papers    new vectors, before the switch and after a rollback
     app_cde_old.papers    old vectors, after the switch
