@@ -71,7 +71,7 @@ def of_points(name: str, call: str, body: Any) -> Any:
                 with_payload=scroll.with_payload or False,
                 with_vectors=scroll.with_vector or False,
             )
-            return models.ScrollResult(points=points, next_page_offset=offset)
+            return models.ScrollResult(points=points, next_page_offset=offset)  # type: ignore[arg-type]
         case "POST /points/count":
             return CLIENT.count(name, models.CountRequest.model_validate(body).filter)
         case "POST /points/query":

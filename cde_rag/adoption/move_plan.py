@@ -202,7 +202,7 @@ def _judged_ndcg(
     """Return the NDCG@10 of judged queries among texts with these ids."""
     scores = embedder.embed_queries(list(queries)) @ vectors.T
     best = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
-    rankings = [[names[place] for place in places] for places in best]
+    rankings = [[names[int(place)] for place in places] for places in best]
     return np.array([ndcg(one, right, _DEPTH) for one, right in zip(rankings, judgments, strict=True)])
 
 

@@ -372,7 +372,7 @@ class QdrantSource:
         call(lambda: self._client.update_collection_aliases(operations))
 
     def _pages(self, name: str, *, vectors: bool | list[str] = False) -> Iterator[list[models.Record]]:
-        offset = None
+        offset: Any = None
         while True:
             page, offset = call(
                 lambda offset=offset: self._client.scroll(
@@ -419,12 +419,13 @@ class QdrantSource:
 
     def _own(self, found: Any) -> list[float] | None:
         """Return the vector of a point that is moved; None if it has none."""
-        return found.get(self._vector) if isinstance(found, dict) else found or None
+        return cast(dict[str, Any], found).get(self._vector) if isinstance(found, dict) else found or None
 
     def _replaced(self, found: Any, vector: list[float]) -> Any:
         """Return the vectors of a point with the new one; where there was none, there is none."""
         if isinstance(found, dict):
-            return {**found, self._vector: vector} if self._vector in found else found
+            named = cast(dict[str, Any], found)
+            return {**named, self._vector: vector} if self._vector in named else named
         return vector if found else {}
 
 
@@ -448,7 +449,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _numbers(found: Any) -> dict[str, np.ndarray]:
-    named: dict[str, Any] = found if isinstance(found, dict) else {}
+    named = cast(dict[str, Any], found) if isinstance(found, dict) else {}
     return {
         name: np.asarray([*vector.indices, *vector.values] if isinstance(vector, models.SparseVector) else vector)
         for name, vector in named.items()
