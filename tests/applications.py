@@ -1,6 +1,8 @@
 """Applications as their frameworks' tutorials write them, whose vectors are moved to another model."""
 
 import hashlib
+import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,10 +75,11 @@ class ForLlamaIndex(BaseEmbedding):
 
 
 class Application:
-    """One application, in a folder."""
+    """One application, in a folder; or on a server whose address the file `address` next to that has."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.journals = folder.with_name(f"{folder.name}.cde-move")
 
     target: str
 
@@ -263,10 +266,135 @@ class LanceApplication(Application):
         return [Row(row.pop("id"), row.pop("text"), row, row.pop("vector")) for row in found]
 
 
+class QdrantApplication(Application):
+    """LangChain's QdrantVectorStore over an alias, as Qdrant's documentation has it for such moves."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.url = folder.with_name("address").read_text()
+        self.target, self.journals = f"qdrant:{self.url}#papers", folder.with_name("papers.cde-move")
+
+    @property
+    def client(self) -> Any:
+        from qdrant_client import QdrantClient
+
+        return QdrantClient(url=self.url, check_compatibility=False)
+
+    def opened(self, embedder: Embedder) -> Any:
+        from langchain_qdrant import QdrantVectorStore
+        from qdrant_client.models import Distance
+
+        return QdrantVectorStore(self.client, "papers", ForLangChain(embedder), distance=Distance.DOT)
+
+    def build(self, embedder: Embedder) -> None:
+        from qdrant_client import models
+
+        client = self.client
+        for each in client.get_collections().collections:  # of the test before
+            client.delete_collection(each.name)
+        # by cosine the local mode normalises vectors now and then, and the last digit changes
+        params = models.VectorParams(size=embedder.dim, distance=models.Distance.DOT)
+        client.create_collection("papers-v1", vectors_config=params, metadata={"who": "me"})
+        alias = models.CreateAlias(collection_name="papers-v1", alias_name="papers")
+        client.update_collection_aliases([models.CreateAliasOperation(create_alias=alias)])
+        metadatas = [{"n": number, "of": {"b": [1.5]}} for number in range(COUNT)]
+        self.opened(embedder).add_texts(TEXTS, metadatas, ids=[point_id(number) for number in range(COUNT)])
+
+    def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
+        return [found.page_content for found in self.opened(embedder).similarity_search(query, k)]
+
+    def rows(self, name: str = "papers") -> list[Row]:
+        points, _ = self.client.scroll(name, limit=10 * COUNT, with_vectors=True)
+        return [
+            Row(str(point.id), point.payload["page_content"], point.payload["metadata"], point.vector)
+            for point in points
+        ]
+
+
+def point_id(number: int) -> str:
+    return str(uuid.UUID(int=number + 1))
+
+
+class PostgresApplication(Application):
+    """A table as LangChain's PGVector makes it, with an index, a trigger and a serial number; by its SQL."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = folder.with_name("address").read_text()
+        self.target, self.journals = f"pgvector:{self.address}#papers", folder.with_name("papers.cde-move")
+
+    def opened(self) -> Any:
+        import psycopg
+
+        return psycopg.connect(self.address, autocommit=True)
+
+    def build(self, embedder: Embedder) -> None:
+        with self.opened() as connection:
+            connection.execute(
+                f"""
+                CREATE EXTENSION IF NOT EXISTS vector;
+                DROP SCHEMA IF EXISTS public_cde_new CASCADE;
+                DROP SCHEMA IF EXISTS public_cde_old CASCADE;
+                DROP TABLE IF EXISTS papers;
+                DROP TABLE IF EXISTS collections;
+                CREATE TABLE collections (uuid int PRIMARY KEY, name varchar NOT NULL UNIQUE);
+                INSERT INTO collections VALUES (1, 'one'), (2, 'two');
+                CREATE TABLE papers (
+                    id varchar PRIMARY KEY, collection_id int REFERENCES collections ON DELETE CASCADE,
+                    embedding vector({embedder.dim}), document varchar, cmetadata jsonb, place serial,
+                    number bigint GENERATED ALWAYS AS IDENTITY, words tsvector, changed int NOT NULL DEFAULT 0
+                        CHECK (changed >= 0), length int GENERATED ALWAYS AS (char_length(document)) STORED
+                );
+                CREATE INDEX meta ON papers USING gin (cmetadata jsonb_path_ops);
+                CREATE INDEX near ON papers USING hnsw (embedding vector_cosine_ops) WITH (m = 8);
+                CREATE OR REPLACE FUNCTION worded() RETURNS trigger LANGUAGE plpgsql AS $$
+                    BEGIN NEW.words = to_tsvector('english', NEW.document); RETURN NEW; END $$;
+                CREATE TRIGGER worded BEFORE INSERT OR UPDATE ON papers FOR EACH ROW EXECUTE FUNCTION worded();
+                COMMENT ON TABLE papers IS 'mine: 100 %';
+                ALTER TABLE papers SET (fillfactor = 70);
+                """.encode()
+            )
+            vectors = embedder.embed_passages(TEXTS, None).vectors
+            self.write([(f"d{n}", text, {"n": n}, vectors[n].tolist()) for n, text in enumerate(TEXTS)])
+
+    def write(self, rows: list[tuple[str, str | None, dict[str, Any], list[float] | None]]) -> None:
+        with self.opened() as connection, connection.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO papers (id, collection_id, document, cmetadata, embedding) VALUES (%s, 1, %s, %s, %s) "
+                "ON CONFLICT (id) DO UPDATE SET document = excluded.document, cmetadata = excluded.cmetadata, "
+                "embedding = excluded.embedding, changed = papers.changed + 1",
+                [
+                    (id_, text, json.dumps(metadata), None if vector is None else str(vector))
+                    for id_, text, metadata, vector in rows
+                ],
+            )
+
+    def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
+        vector = str(embedder.embed_queries([query])[0].tolist())
+        with self.opened() as connection:
+            found = connection.execute(
+                "SELECT document FROM papers ORDER BY embedding <=> %s LIMIT %s", (vector, k)
+            ).fetchall()
+        return [text for (text,) in found]
+
+    def rows(self) -> list[Row]:
+        query = (
+            "SELECT id, document, to_jsonb(p) - 'embedding', embedding::text FROM papers p ORDER BY char_length(id), id"
+        )
+        with self.opened() as connection:
+            found = connection.execute(query).fetchall()
+        return [
+            Row(id_, text, metadata, None if vector is None else json.loads(vector))  # type: ignore[arg-type]
+            for id_, text, metadata, vector in found
+        ]
+
+
 APPLICATIONS: dict[str, Callable[[Path], Application]] = {
     "chroma": ChromaApplication,
     "lancedb": LanceApplication,
     "langchain": LangChainApplication,
     "llamaindex-simple": SimpleApplication,
     "llamaindex-faiss": FaissApplication,
+    "qdrant": QdrantApplication,
+    "postgres": PostgresApplication,
 }

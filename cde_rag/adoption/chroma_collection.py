@@ -8,10 +8,10 @@ Collections are known by their ids, which names do not change: a program that ho
 import importlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -27,9 +27,11 @@ from cde_rag.indexing.stamping import fingerprint_in, stamp_of
 from cde_rag.records import Record
 from cde_rag.stamps import stamp, stamped
 
-_NEW, _OLD = "-cde-new", "-cde-old"  # ends of the names of collections of ours
+NEW, OLD = "-cde-new", "-cde-old"  # ends of the names of collections of ours
 _TUNED: Final = ("ef_construction", "ef_search", "max_neighbors", "resize_factor", "sync_threshold", "space")
 _CONTENT: Final = ["documents", "metadatas", "uris"]
+
+TextOf: TypeAlias = Callable[[Any, Any], str | None]  # text as it was embedded, of document and metadata
 
 
 class ChromaCollection:
@@ -41,12 +43,25 @@ class ChromaCollection:
         name: Name of the collection.
         home: Folder of a move's journal.
         random: Draws samples.
+        texts: Reads the text of a record; LlamaIndex adds metadata to it.
+        given: True if the application gives all vectors itself, so that a configured function makes none.
     """
 
     written_by_old_handles = True  # handles name a collection by its id
 
-    def __init__(self, target: str, client: Any, name: str, home: Path, random: Random) -> None:
+    def __init__(
+        self,
+        target: str,
+        client: Any,
+        name: str,
+        home: Path,
+        random: Random,
+        *,
+        texts: TextOf = embedded_text,
+        given: bool = False,
+    ) -> None:
         self.target, self._client, self._name, self.home, self._random = target, client, name, home, random
+        self._texts, self._given = texts, given
 
     def count(self) -> int:
         """Return the number of records."""
@@ -78,7 +93,7 @@ class ChromaCollection:
 
     def sample(self, count: int) -> list[StoredVector]:
         """Draw random records that have a document."""
-        return sample_of(self._live(), self._random, count)
+        return sample_of(self._live(), self._random, count, self._texts)
 
     def found(self) -> SourceFacts:
         """Return length and distance of the vectors, and the configured embedding function."""
@@ -102,7 +117,7 @@ class ChromaCollection:
                 f"{self.target}: expected dense vectors alone, found a sparse index of {sparse[0]!r:.60}, which is "
                 "not copied. Make a new collection with that schema, and add the records with their new vectors."
             )
-        if _function(live) is not None and _function_of(embedder) is None:
+        if not self._given and _function(live) is not None and _function_of(embedder) is None:
             raise StoreError(
                 f"{self.target}: its configuration names the embedding function {_function(live)!r:.120}, and Chroma "
                 f"has none for {embedder.context.identity.name} with its context or prefixes. Create the collection "
@@ -115,12 +130,13 @@ class ChromaCollection:
 
     def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:
         """Yield the records of the old or the new collection."""
-        yield from map(_rows, _pages(self._known(notes, old=old), _CONTENT))
+        for page in _pages(self._known(notes, old=old), _CONTENT):
+            yield _rows(page, self._texts)
 
     def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the records that have a document, with their vectors."""
         for page in _pages(self._live(), [*_CONTENT, "embeddings"]):
-            rows = zip(_rows(page), page["embeddings"], strict=True)
+            rows = zip(_rows(page, self._texts), page["embeddings"], strict=True)
             yield [
                 (Record(row.id, row.text, metadata=row.payload["metadata"] or {}), np.asarray(vector, np.float32))
                 for row, vector in rows
@@ -137,10 +153,12 @@ class ChromaCollection:
         live = self._live()
         metadata = dict(live.metadata or {})
         index = {key: value for key, value in _index(live).items() if key in _TUNED}
-        name = self._name + _NEW
+        name = self._name + NEW
         new = self._named(name)
         if new is None:
-            function = _function_of(embedder) if _function(live) is not None else None
+            function = _function(live)
+            if function is not None and not self._given:
+                function = _function_of(embedder)
             stamps = stamp(embedder.fingerprint) | {KEY: stamp_of(embedder)}
             new = _created(self._client, name, metadata | stamps, index, function)
         elif stamped(new.metadata) != embedder.fingerprint or new.count():
@@ -157,7 +175,7 @@ class ChromaCollection:
 
     def get(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> list[SourceRow]:
         """Return records by id."""
-        return _rows(self._known(notes, old=old).get(ids=list(ids), include=_CONTENT))
+        return _rows(self._known(notes, old=old).get(ids=list(ids), include=_CONTENT), self._texts)
 
     def put(
         self,
@@ -195,15 +213,15 @@ class ChromaCollection:
 
     def shadow(self, notes: Mapping[str, str], *, old: bool) -> "ChromaRecords":
         """Return the new collection, or the old one."""
-        return ChromaRecords(self.target, self._known(notes, old=old), self._random)
+        return ChromaRecords(self.target, self._known(notes, old=old), self._random, self._texts)
 
     def switch(self, notes: Mapping[str, str]) -> float:
         """Rename the old collection, then the new one; a repeated call does the rest."""
-        return self._exchange(notes["old"], self._name + _OLD, notes["new"], self._name + _NEW)
+        return self._exchange(notes["old"], self._name + OLD, notes["new"], self._name + NEW)
 
     def rollback(self, notes: Mapping[str, str]) -> float:
         """Rename the new collection, then the old one; a repeated call does the rest."""
-        return self._exchange(notes["new"], self._name + _NEW, notes["old"], self._name + _OLD)
+        return self._exchange(notes["new"], self._name + NEW, notes["old"], self._name + OLD)
 
     def is_switched(self, notes: Mapping[str, str], embedder: Embedder) -> bool:
         """Return True if the new collection has the name."""
@@ -213,7 +231,7 @@ class ChromaCollection:
 
     def release(self, notes: Mapping[str, str], *, switched: bool) -> None:
         """Delete the collection that is not in use."""
-        id_, name = (notes["old"], self._name + _OLD) if switched else (notes["new"], self._name + _NEW)
+        id_, name = (notes["old"], self._name + OLD) if switched else (notes["new"], self._name + NEW)
         found = self._named(name)
         if found is not None and str(found.id) == id_:
             self._client.delete_collection(name)
@@ -268,7 +286,7 @@ class ChromaCollection:
         """Return the old or the new collection, under whichever name it has; without notes the one in use."""
         if not notes:
             return self._live()
-        id_, end = (notes["old"], _OLD) if old else (notes["new"], _NEW)
+        id_, end = (notes["old"], OLD) if old else (notes["new"], NEW)
         for name in (self._name, self._name + end):
             found = self._named(name)
             if found is not None and str(found.id) == id_:
@@ -291,10 +309,11 @@ class ChromaRecords:
         target: Name in reports.
         collection: Collection of Chroma's client.
         random: Draws samples.
+        texts: Reads the text of a record.
     """
 
-    def __init__(self, target: str, collection: Any, random: Random) -> None:
-        self.target, self._collection, self._random = target, collection, random
+    def __init__(self, target: str, collection: Any, random: Random, texts: TextOf) -> None:
+        self.target, self._collection, self._random, self._texts = target, collection, random, texts
 
     def count(self) -> int:
         """Return the number of records."""
@@ -306,17 +325,17 @@ class ChromaRecords:
 
     def sample(self, count: int) -> list[StoredVector]:
         """Draw random records that have a document."""
-        return sample_of(self._collection, self._random, count)
+        return sample_of(self._collection, self._random, count, self._texts)
 
 
-def sample_of(collection: Any, random: Random, count: int) -> list[StoredVector]:
+def sample_of(collection: Any, random: Random, count: int, texts: TextOf) -> list[StoredVector]:
     """Draw random records of a collection that have a document."""
 
     def read(places: list[int]) -> list[StoredVector]:
         pages = [collection.get(limit=1, offset=place, include=[*_CONTENT, "embeddings"]) for place in places]
         found: list[StoredVector] = []
         for page in pages:
-            for row, vector in zip(_rows(page), page["embeddings"], strict=True):
+            for row, vector in zip(_rows(page, texts), page["embeddings"], strict=True):
                 if row.text is not None:
                     found.append(stored(row.id, row.text, vector))
         return found
@@ -332,13 +351,13 @@ def _pages(collection: Any, include: Sequence[str]) -> Iterator[Any]:
         offset += len(page["ids"])
 
 
-def _rows(page: Mapping[str, Any]) -> list[SourceRow]:
+def _rows(page: Mapping[str, Any], texts: TextOf) -> list[SourceRow]:
     found: list[SourceRow] = []
     for id_, document, metadata, uri in zip(
         page["ids"], page["documents"], page["metadatas"], page["uris"], strict=True
     ):
         payload = {"document": document, "metadata": metadata, "uri": uri}
-        found.append(SourceRow(id_, embedded_text(document, metadata), payload))
+        found.append(SourceRow(id_, texts(document, metadata), payload))
     return found
 
 

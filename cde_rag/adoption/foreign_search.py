@@ -9,57 +9,37 @@ Collection, so all searches work as on any other. Nothing is embedded but the sa
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.adoption.movable import place_of
+from cde_rag.adoption.movable import Movable, place_of
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.context.cache import cache_folder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, StoreError
-from cde_rag.indexing.audit import Source, audit
+from cde_rag.indexing.audit import audit
 from cde_rag.records import Record, Row, usable
 from cde_rag.stores.faiss import FaissStore
 
 _VERSION: Final = "foreign_version"  # key of the settings: the index, when the copy was made
 
 
-@runtime_checkable
-class Readable(Source, Protocol):
-    """Store whose texts and vectors can be read completely."""
-
-    def version(self) -> str:
-        """Return a value that changes with each write, where a store has one; else an empty text."""
-        ...
-
-    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
-        """Yield pages of the rows that have a text, with the vectors in use."""
-        ...
-
-
-def foreign_collection(source: Source, embedder: Embedder) -> Collection:
+def foreign_collection(source: Movable, embedder: Embedder) -> Collection:
     """Audit an index, bring its copy up to date, and return the Collection of the copy, which is only to be searched.
 
     Rows without a text, or whose vector has another length, are not in it.
 
     Args:
-        source: The index, of Chroma, LanceDB, LangChain's FAISS or LlamaIndex' folders.
+        source: The index.
         embedder: Embedder that made its vectors.
 
     Raises:
         CorpusError: The index has no text.
-        StoreError: It is of another kind; or the embedder did not make all vectors of a sample, or a stamp names
-            another one.
+        StoreError: The embedder did not make all vectors of a sample, or a stamp names another one.
     """
-    if not isinstance(source, Readable):
-        raise StoreError(
-            f"{source.target}: expected Chroma, LanceDB, LangChain's FAISS or a folder of LlamaIndex, found another "
-            "kind, which is not searched from here. cde_rag.adoption.adopt makes a Collection of it "
-            "(docs/migration.md)."
-        )
     found = audit(source, embedder)
     if found.others or found.disputes:
         raise StoreError(f"{found.advice} Nothing is searched with a model that did not make the vectors.")
@@ -77,7 +57,7 @@ def foreign_collection(source: Source, embedder: Embedder) -> Collection:
     return Collection(store, embedder)
 
 
-def _bring(source: Readable, store: FaissStore, embedder: Embedder) -> None:
+def _bring(source: Movable, store: FaissStore, embedder: Embedder) -> None:
     """Bring all differences to the copy."""
     version, seen = source.version(), set[str]()
     if version and store.manifest().settings.get(_VERSION) == version:

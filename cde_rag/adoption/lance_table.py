@@ -18,7 +18,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -28,7 +28,7 @@ from cde_rag._files import replacing
 from cde_rag.adoption.llamaindex_nodes import embedded_text
 from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow, model_line, plain_name
 from cde_rag.adoption.positions import drawn, stored
-from cde_rag.adoption.table_columns import one_of, text_column
+from cde_rag.adoption.table_columns import filterable, one_of, text_column
 from cde_rag.adoption.text_vectors import OURS, TextVectors
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError, require
@@ -166,9 +166,9 @@ class LanceTable(TextVectors):
         live = self._live()
         columns = self._columns(live)
         for page, batch in self._pages(live, columns):
-            rows = zip(page, _vectors(batch.column(columns.vector)), strict=True)
+            rows, left_out = zip(page, _vectors(batch.column(columns.vector)), strict=True), ("id", columns.text)
             yield [
-                (Record(row.id, row.text, metadata=_readable(row.payload, columns)), vector.astype(np.float32))
+                (Record(row.id, row.text, metadata=filterable(row.payload, left_out)), vector.astype(np.float32))
                 for row, vector in rows
                 if row.text is not None and vector is not None
             ]
@@ -449,17 +449,6 @@ def _vectors(column: Any) -> Iterator[np.ndarray | None]:
     flat = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
     there = iter(flat)
     yield from (next(there) if valid else None for valid in column.is_valid().to_pylist())
-
-
-def _readable(row: Mapping[str, Any], columns: _Columns) -> dict[str, Any]:
-    """Return the values of a row that filters can read, with those of LangChain's and LlamaIndex' `metadata`."""
-    inner = row.get("metadata")
-    flat = {**row, **(cast(dict[str, Any], inner) if isinstance(inner, dict) else {})}
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in ("id", columns.text) and isinstance(value, str | int | float) and not key.startswith("_node")
-    }
 
 
 def _link(source: Path, target: Path) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float32
@@ -16,6 +16,7 @@ from jaxtyping import Float32
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import Source
+from cde_rag.records import Record
 
 PAGE: Final = 256  # rows that are read, embedded and written at once
 
@@ -58,9 +59,8 @@ class SourceFacts(NamedTuple):
     model: str | None
 
 
-@runtime_checkable
 class Movable(Source, Protocol):
-    """Store whose vectors can be replaced.
+    """Store whose texts and vectors can be read completely, and whose vectors can be replaced.
 
     `notes` are what the source has to find again after a crash, such as ids of collections. The flow keeps them and
     writes them down before each step, so that every call of `switch` and `rollback` can be repeated.
@@ -73,7 +73,7 @@ class Movable(Source, Protocol):
 
     @property
     def written_by_old_handles(self) -> bool:
-        """True if a program that opened the store before a switch goes on writing to the old vectors."""
+        """True if writes to the old vectors after a switch are possible, and those to either side can be brought."""
         ...
 
     def found(self) -> SourceFacts:
@@ -90,6 +90,10 @@ class Movable(Source, Protocol):
 
     def version(self) -> str:
         """Return a value that changes with each write, where a store has one; else an empty text."""
+        ...
+
+    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+        """Yield pages of the rows that have a text, with the vectors in use."""
         ...
 
     def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:

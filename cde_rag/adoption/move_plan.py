@@ -2,8 +2,10 @@
 
 import math
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from random import Random
+from typing import Final, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Float64
@@ -12,12 +14,20 @@ from cde_rag._validation import check_positive
 from cde_rag.adoption.movable import Movable
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, StoreError
+from cde_rag.evaluation.judged_questions import JudgedQuestion
+from cde_rag.evaluation.metrics import ndcg
+from cde_rag.evaluation.own_questions import OwnCorpus, find_answers
 from cde_rag.indexing.audit import Audit, StoredVector, audit
 from cde_rag.indexing.drift import own_ndcg, rare_words, run_of_words
+from cde_rag.readers import PARENT_KEY
+from cde_rag.records import Record
 
 SAMPLE: Final = 256  # texts that are embedded by the new model, and searched by two queries each
 _REACH: Final = 1.645  # standard errors of an interval of 90 %
 _SHOWN: Final = 20  # ids in a plan
+_DEPTH: Final = 10  # hits that count
+
+_Scoring: TypeAlias = Callable[[Embedder, Float32[np.ndarray, "texts dim"]], Float64[np.ndarray, " queries"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,8 @@ class MovePlan:
         seconds: Seconds that embedding takes on this machine, estimated from the sample.
         disk_bytes: Bytes of the new vectors, with what a store keeps of each twice.
         sample: Number of texts in the comparison.
-        before: NDCG@10 of generated queries in the sample with the old vectors; None without the old model.
+        judged: Number of judged queries; 0 for generated ones.
+        before: NDCG@10 of these queries in the sample with the old vectors; None without the old model.
         after: The same with the new ones.
         interval: 90 % interval of the difference; None without the old model.
     """
@@ -56,6 +67,7 @@ class MovePlan:
     seconds: float
     disk_bytes: int
     sample: int
+    judged: int
     before: float | None
     after: float
     interval: tuple[float, float] | None
@@ -71,26 +83,38 @@ class MovePlan:
         if self.before is None or self.interval is None:
             return "Name the old model (--from), to check that it made the vectors, and to compare both."
         low, high = self.interval
+        queries = f"{self.judged} judged queries" if self.judged else f"Queries made of {self.sample} texts"
         found = (
-            f"Queries made of {self.sample} texts find {self.before:.3f} before and {self.after:.3f} after (NDCG@10 in "
-            f"the sample; difference {low:+.3f} to {high:+.3f} at 90 %)."
+            f"{queries} find {self.before:.3f} before and {self.after:.3f} after (NDCG@10 among {self.sample} texts; "
+            f"difference {low:+.3f} to {high:+.3f} at 90 %)."
         )
         if self.loses:
-            return f"{found} The new model loses: do not move, unless judged queries of yours say otherwise."
-        return f"{found} These queries repeat words of the texts; judged queries of yours say more (cde-rag evaluate)."
+            but = "" if self.judged else ", unless judged queries of yours say otherwise (--judged FILE)"
+            return f"{found} The new model loses: do not move{but}."
+        if self.judged:
+            return f"{found} {'The new model finds more.' if low > 0 else 'No difference is sure.'}"
+        return f"{found} These queries repeat words of the texts; judged queries of yours say more (--judged FILE)."
 
 
-def plan_move(source: Movable, embedder: Embedder, old: Embedder | None = None, *, sample: int = SAMPLE) -> MovePlan:
+def plan_move(
+    source: Movable,
+    embedder: Embedder,
+    old: Embedder | None = None,
+    *,
+    sample: int = SAMPLE,
+    judged: Sequence[JudgedQuestion] = (),
+) -> MovePlan:
     """Look at a store, embed a sample with the new model, and compare; nothing is written.
 
     Args:
         source: The store.
         embedder: Embedder of the new model.
         old: Embedder of the old one.
-        sample: Texts at most.
+        sample: Texts at most; those that answer judged queries come in addition.
+        judged: Queries with answers in the store; by default two are made of each text.
 
     Raises:
-        CorpusError: The store has no text.
+        CorpusError: The store has no text, or no answer to any of `judged`.
         StoreError: The old model did not make its vectors, or the store cannot have the new ones.
         ValueError: `sample` is below 1.
     """
@@ -103,7 +127,7 @@ def plan_move(source: Movable, embedder: Embedder, old: Embedder | None = None, 
     for page in source.rows({}, old=True):
         without = [row.id for row in page if row.text is None]
         rows, count, lost = rows + len(page), count + len(without), lost + without[: _SHOWN - len(lost)]
-    found = source.sample(sample)
+    found, scores = _judged(source, judged, sample) if judged else _generated(source, sample)
     if not found:
         raise CorpusError(f"{source.target}: expected texts, found none. There is nothing to embed.")
     texts, facts = [each.text for each in found], source.found()
@@ -111,8 +135,8 @@ def plan_move(source: Movable, embedder: Embedder, old: Embedder | None = None, 
     started = time.perf_counter()
     made = embedder.embed_passages(texts, None).vectors
     seconds = (time.perf_counter() - started) * (rows - count) / len(texts)
-    after = _ndcg(embedder, texts, made)
-    before = None if old is None else _ndcg(old, texts, _unit(found))
+    after = scores(embedder, made)
+    before = None if old is None else scores(old, _unit(found))
     return MovePlan(
         target=source.target,
         rows=rows,
@@ -127,10 +151,59 @@ def plan_move(source: Movable, embedder: Embedder, old: Embedder | None = None, 
         seconds=seconds,
         disk_bytes=2 * 4 * embedder.dim * rows,
         sample=len(texts),
+        judged=len(after) if judged else 0,
         before=None if before is None else float(before.mean()),
         after=float(after.mean()),
         interval=None if before is None else _interval(after - before),
     )
+
+
+def _generated(source: Movable, sample: int) -> tuple[list[StoredVector], _Scoring]:
+    """Return random texts with their vectors, and the score of two queries made of each."""
+    found = source.sample(sample)
+    texts = [each.text for each in found]
+    return found, lambda embedder, vectors: _ndcg(embedder, texts, vectors)
+
+
+def _judged(source: Movable, questions: Sequence[JudgedQuestion], sample: int) -> tuple[list[StoredVector], _Scoring]:
+    """Return the texts that answer questions, with random others, and their vectors; and the score of the questions."""
+    ids = {id_ for question in questions for id_ in question.grades}
+    by_id, known = all(question.by_id for question in questions), list[Record]()
+    for page in source.passages():
+        known += [record for record, _ in page if not by_id or record.id in ids]
+    if not known:
+        raise CorpusError(f"{source.target}: expected judgments of ids that it has, found none of them there.")
+    kept = find_answers(questions, OwnCorpus.of(known, parent_key=PARENT_KEY), name=source.target).queries
+    wanted, random, seen = {id_ for grades in kept.judgments for id_ in grades}, Random(0), 0
+    answers, others = list[StoredVector](), list[StoredVector]()
+    for page in source.passages():
+        for record, vector in page:
+            each = StoredVector(record.id, record.text, vector)
+            if record.id in wanted:
+                answers.append(each)
+                continue
+            seen += 1  # a reservoir, since the rows may be many
+            if len(others) < sample:
+                others.append(each)
+            elif (place := random.randrange(seen)) < sample:
+                others[place] = each
+    found = [*others, *answers]  # so that equal scores do not count
+    names = [each.id for each in found]
+    return found, lambda embedder, vectors: _judged_ndcg(embedder, kept.queries, kept.judgments, names, vectors)
+
+
+def _judged_ndcg(
+    embedder: Embedder,
+    queries: Sequence[str],
+    judgments: Sequence[Mapping[str, int]],
+    names: Sequence[str],
+    vectors: Float32[np.ndarray, "texts dim"],
+) -> Float64[np.ndarray, " queries"]:
+    """Return the NDCG@10 of judged queries among texts with these ids."""
+    scores = embedder.embed_queries(list(queries)) @ vectors.T
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
+    rankings = [[names[int(place)] for place in places] for places in best]
+    return np.array([ndcg(one, right, _DEPTH) for one, right in zip(rankings, judgments, strict=True)])
 
 
 def _ndcg(

@@ -1,11 +1,25 @@
-"""Columns of another application's table: that of the texts, and that of the vectors."""
+"""Columns of another application's table: that of the texts, that of the vectors, and those that filters can read."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, cast
 
 from cde_rag.errors import StoreError
 
 USUAL: Final = ("text", "document", "content", "page_content", "chunk")  # names of columns or keys, the best first
+_METADATA: Final = ("metadata", "metadata_", "cmetadata", "langchain_metadata")  # whose values are columns, too
+
+
+def filterable(values: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
+    """Return the values of a row that filters can read, with those of LangChain's and LlamaIndex' metadata."""
+    flat = dict(values)
+    for name in _METADATA:
+        if isinstance(inner := values.get(name), dict):
+            flat |= cast(dict[str, Any], inner)
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in left_out and isinstance(value, str | int | float) and not key.startswith("_node")
+    }
 
 
 def one_of(names: Sequence[str], asked: str | None, what: str) -> str:
@@ -24,3 +38,14 @@ def text_column(columns: Sequence[str], asked: str | None, target: str) -> str:
         return usual[0] if asked is None else asked
     wanted = "a column of texts" if asked is None else f"the column {asked!r}"
     raise StoreError(f"{target}: expected {wanted}, found the columns {', '.join(columns)}. Give --text COLUMN.")
+
+
+def check_choice(target: str, notes: Mapping[str, str], text: str | None, vector: str) -> None:
+    """Check that a move goes on with the text and the vectors that it began with.
+
+    Raises:
+        StoreError: It does not.
+    """
+    if (notes["text"], notes["vector"]) != (text or "", vector):
+        given = [f"--{name} {notes[name]!r}" for name in ("text", "vector") if notes[name]]
+        raise StoreError(f"{target}: expected the text and vectors of this move, found others. Give {' '.join(given)}.")

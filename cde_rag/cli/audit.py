@@ -20,8 +20,8 @@ def audit(
         typer.Argument(
             metavar="TARGET",
             help="qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, chroma:URL#NAME, lancedb:FOLDER#NAME, "
-            "pgvector:URL#TABLE, langchain-faiss:FOLDER, llamaindex:FOLDER; or the folder or address of a collection "
-            "of cde-rag.",
+            "pgvector:URL#TABLE, langchain-faiss:FOLDER, llamaindex:FOLDER, open-webui:FOLDER; or the folder or "
+            "address of a collection of cde-rag.",
         ),
     ],
     model: Annotated[

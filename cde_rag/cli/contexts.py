@@ -28,7 +28,14 @@ from cde_rag.cli.output import (
     shown_place,
     updating,
 )
-from cde_rag.cli.reembed import JournalOption, OldContextOption, OldModelOption, rollback_move
+from cde_rag.cli.reembed import (
+    JournalOption,
+    OldContextOption,
+    OldModelOption,
+    TextOption,
+    VectorOption,
+    rollback_move,
+)
 from cde_rag.errors import CorpusError
 
 _TIMED = 32  # documents that are embedded to measure the speed
@@ -176,6 +183,8 @@ def rollback(
     model: ModelOption = None,
     old_model: OldModelOption = None,
     from_context: OldContextOption = None,
+    text: TextOption = None,
+    vector: VectorOption = None,
     journal: JournalOption = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -191,7 +200,7 @@ def rollback(
       cde-rag rollback chroma:chroma_db#papers
     """
     if not is_collection(collection):
-        rollback_move(collection, old_model, from_context, journal, as_json=as_json)
+        rollback_move(collection, old_model, from_context, text=text, vector=vector, journal=journal, as_json=as_json)
         return
     with (
         open_collection(existing(collection, tenant), model) as opened,

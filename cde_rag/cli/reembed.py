@@ -27,7 +27,8 @@ TargetArgument = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="chroma:FOLDER#NAME, chroma:URL#NAME, lancedb:FOLDER#NAME, langchain-faiss:FOLDER or llamaindex:FOLDER.",
+        help="chroma:FOLDER#NAME, chroma:URL#NAME, qdrant:URL#NAME, qdrant:FOLDER#NAME, lancedb:FOLDER#NAME, "
+        "pgvector:URL#TABLE, langchain-faiss:FOLDER, llamaindex:FOLDER or open-webui:FOLDER.",
     ),
 ]
 JournalOption = Annotated[
@@ -36,6 +37,8 @@ JournalOption = Annotated[
         metavar="FOLDER", help="State of the move. [default: next to the store; for a server in the present folder]"
     ),
 ]
+TextOption = Annotated[str | None, typer.Option(metavar="KEY", help="Payload key or column of the text.")]
+VectorOption = Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")]
 OldModelOption = Annotated[
     str | None, typer.Option("--from", metavar="NAME", help="Model that made the old vectors, to check and compare.")
 ]
@@ -58,15 +61,17 @@ def reembed(
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     old_model: OldModelOption = None,
     from_context: OldContextOption = None,
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the text, in LanceDB.")] = None,
-    vector: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column of the vector in LanceDB, if there are several.")
-    ] = None,
+    text: TextOption = None,
+    vector: VectorOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write nothing.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Switch: the application's model is changed at the same time.")
     ] = False,
     sample: Annotated[int, typer.Option(min=1, help="Texts that are embedded and compared before.")] = 256,
+    judged: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Judged questions to compare by, as for evaluate. [default: generated ones]"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of samples.")] = 0,
     journal: JournalOption = None,
     progress: ProgressOption = None,
@@ -91,14 +96,16 @@ def reembed(
     from cde_rag.adoption.move_plan import plan_move
     from cde_rag.adoption.reembedding import reembedding
     from cde_rag.cli.foreign import prefixes_of
+    from cde_rag.evaluation.judged_questions import read_judged_questions
 
+    questions = [] if judged is None else read_judged_questions(judged)  # a bad file is found before a model is loaded
     with reembedding(target, journal=journal, text=text, vector=vector, seed=seed) as move:
         prefixes = prefixes_of(document_prefix, query_prefix)
         embedder = _embedder(move, model, context, base_url, prefixes)
         old = _old(old_model, from_context)
         state = move.state
-        if dry_run or (state is None and old is not None):
-            plan = plan_move(move.source, embedder, old, sample=sample)
+        if dry_run or (state is None and (old is not None or questions)):
+            plan = plan_move(move.source, embedder, old, sample=sample, judged=questions)
             if dry_run:
                 _print_plan(plan, move.line(embedder), as_json)
                 return
@@ -108,7 +115,13 @@ def reembed(
         _run(move, embedder, confirmed=yes, progress=progress, as_json=as_json)
 
 
-def release(target: TargetArgument, journal: JournalOption = None, as_json: JsonOption = False) -> None:
+def release(
+    target: TargetArgument,
+    text: TextOption = None,
+    vector: VectorOption = None,
+    journal: JournalOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """End a move: delete the vectors that are not in use, after a switch the old ones.
 
     Restart programs that opened the store before the switch: they may hold the old vectors.
@@ -119,7 +132,7 @@ def release(target: TargetArgument, journal: JournalOption = None, as_json: Json
     """
     from cde_rag.adoption.reembedding import reembedding
 
-    with reembedding(target, journal=journal) as move:
+    with reembedding(target, journal=journal, text=text, vector=vector) as move:
         state = move.state
         move.release()
         kept = None if state is None else move.journal.context_file(state.fingerprint)
@@ -133,12 +146,19 @@ def release(target: TargetArgument, journal: JournalOption = None, as_json: Json
 
 
 def rollback_move(
-    target: str, old_model: str | None, from_context: Path | None, journal: Path | None, *, as_json: bool
+    target: str,
+    old_model: str | None,
+    from_context: Path | None,
+    *,
+    text: str | None,
+    vector: str | None,
+    journal: Path | None,
+    as_json: bool,
 ) -> None:
     """Return to the old vectors of a move."""
     from cde_rag.adoption.reembedding import reembedding
 
-    with reembedding(target, journal=journal) as move:
+    with reembedding(target, journal=journal, text=text, vector=vector) as move:
         done = move.rollback(_old(old_model, from_context))
     if as_json:
         print_json(asdict(done))
@@ -258,6 +278,7 @@ def _print_plan(plan: "MovePlan", line: str, as_json: bool) -> None:
             "tokens": f"about {plan.tokens:,}",
             "time": f"about {clock(plan.seconds)}",
             "disk": f"about {plan.disk_bytes / 1e6:,.1f} MB",
+            "queries": f"{plan.judged} judged" if plan.judged else "generated",
             "ndcg@10": f"{'–' if before is None else f'{before:.3f}'} → {after:.3f}",
             "advice": plan.advice,
             "line_to_change": line,

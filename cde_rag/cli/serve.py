@@ -27,7 +27,13 @@ Paths = Annotated[
     list[str],
     typer.Argument(metavar="[NAME=]PATH…", help="Folders or addresses of collections, or *.context.safetensors files."),
 ]
-Collections = Annotated[list[str], typer.Argument(metavar="[NAME=]PATH…", help="Folders or addresses of collections.")]
+Collections = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[NAME=]PATH…",
+        help="Folders or addresses of collections, or targets of search, such as qdrant:URL#NAME.",
+    ),
+]
 
 
 def _role(text: str) -> str:
@@ -131,6 +137,7 @@ def serve(
     """
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serve")
+    from cde_rag.cli.foreign import is_collection
     from cde_rag.models.rerankers import named_reranker
     from cde_rag.models.runtimes.native_memory import bound_native_memory
     from cde_rag.server.access import ApiKeys, check_bind
@@ -142,6 +149,11 @@ def serve(
     from cde_rag.server.uvicorn_server import BoundSockets, run
 
     bound_native_memory()
+    if foreign := [path for path in paths if not is_collection(_named(path)[1])]:
+        raise CDEError(
+            f"Expected collections, which serve writes to, found {foreign[0].partition(':')[0]}, an index of another "
+            "application. cde-rag mcp and cde-rag search read it."
+        )
     tenant_of = _tenant_keys(tenant_key_file)
     keys = ApiKeys([*(api_key or []), *_keys(api_key_file)], tenant_of)
     check_bind(host, keys)
@@ -203,6 +215,7 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
     Raises:
         CDEError: Two of them have one name, or a name has other characters than addresses take.
     """
+    from cde_rag.cli.foreign import is_collection, open_foreign
     from cde_rag.server.registry import NAME_PATTERN
 
     collections: dict[str, Collection] = {}
@@ -217,6 +230,8 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
             raise StoreError(f"Two collections are named {name!r}. Give one another name: NAME={path}")
         if is_context:
             contexts[name] = _embedder(path, model)
+        elif not is_collection(place):
+            collections[name] = open_foreign(place, model, None)
         else:
             collections[name] = open_collection(existing(place), model)
     return collections, contexts
@@ -261,10 +276,15 @@ def _tenant_keys(path: Path | None) -> dict[str, str]:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Return name and place of an argument `[NAME=]PATH`."""
+    """Return name and place of an argument `[NAME=]PATH`; an index of another application has the name after #."""
+    from cde_rag.cli.foreign import is_collection
+
     named, rest = text.partition("=")[::2] if "=" in text.partition("://")[0] else ("", "")
     if rest:
         return named, rest
+    if not is_collection(text):
+        place, _, name = text.rpartition("#")
+        return name if place else user_path(name.partition(":")[2]).resolve().stem, text
     path = Path(text.partition("?")[0]) if "://" in text else user_path(text)
     is_context = path.name.endswith(CONTEXT_SUFFIX)
     return path.name.removesuffix(CONTEXT_SUFFIX) if is_context else path.resolve().stem, text
@@ -305,12 +325,14 @@ def mcp(paths: Collections, model: ModelOption = None) -> None:
     """Serve collections to coding agents over stdio (Model Context Protocol). Needs the extra `mcp`.
 
     Tools: search (vectors and words), get, list_collections, and context (the passages around a hit). All are
-    read-only.
+    read-only. An index of another application is copied into the cache when the server starts.
 
     \b
     Examples:
       claude mcp add docs -- cde-rag mcp docs.faiss
       cde-rag mcp docs.faiss papers.faiss
+      cde-rag mcp qdrant:http://localhost:6333#papers \\
+        --model intfloat/e5-small-v2
     """
     require("mcp.server", "mcp")
     from cde_rag.models.runtimes.native_memory import bound_native_memory

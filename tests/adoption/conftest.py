@@ -1,7 +1,17 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from applications import APPLICATIONS, Application, ChromaApplication, LangChainApplication, stub
+import qdrant_rest
+from applications import (
+    APPLICATIONS,
+    Application,
+    ChromaApplication,
+    LangChainApplication,
+    PostgresApplication,
+    QdrantApplication,
+    stub,
+)
 from plain_model import write_transformer
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
@@ -19,9 +29,40 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
     return PlainEmbedder(write_transformer(tmp_path_factory.mktemp("new") / "new", dim=24))
 
 
+@pytest.fixture(scope="session")
+def qdrant_url() -> Iterator[str]:
+    """Address of Qdrant's API on this machine."""
+    with qdrant_rest.serving() as url:
+        yield url
+
+
 @pytest.fixture(params=APPLICATIONS)
 def application(request: pytest.FixtureRequest, tmp_path: Path, old: ContextualEmbedder) -> Application:
+    if request.param in ("qdrant", "postgres"):
+        return request.getfixturevalue(request.param + "_app")
     made = APPLICATIONS[request.param](tmp_path / "data")
+    made.build(old)
+    return made
+
+
+@pytest.fixture
+def qdrant_app(
+    qdrant_url: str, tmp_path: Path, old: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> QdrantApplication:
+    (tmp_path / "address").write_text(qdrant_url)
+    monkeypatch.chdir(tmp_path)  # where the journal is
+    made = QdrantApplication(tmp_path / "data")
+    made.build(old)
+    return made
+
+
+@pytest.fixture
+def postgres_app(
+    postgres: str, tmp_path: Path, old: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> PostgresApplication:
+    (tmp_path / "address").write_text(postgres)
+    monkeypatch.chdir(tmp_path)
+    made = PostgresApplication(tmp_path / "data")
     made.build(old)
     return made
 

@@ -14,7 +14,9 @@ from cde_rag._files import file_sha256
 from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.foreign_search import foreign_collection
 from cde_rag.cli import app
+from cde_rag.cli.serve import opened
 from cde_rag.errors import StoreError
+from cde_rag.server.mcp_tools import CollectionTools
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +34,15 @@ def found(application: Application, embedder: ContextualEmbedder, query: str) ->
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {path.name: file_sha256(path) for path in folder.iterdir() if path.is_file()}
+    return {path.name: file_sha256(path) for path in folder.glob("*") if path.is_file()}
 
 
 def test_an_index_is_searched_and_stays_as_it_is(application: Application, old: ContextualEmbedder, cache: Path):
     before, rows = files(application.folder), application.rows()
     query = application.embedded()[7]  # the stub's vector of it is that of the row
-    assert found(application, old, query)[0] == "d7"
-    assert found(application, old, query)[0] == "d7"
+    expected = rows[7].id
+    assert found(application, old, query)[0] == expected
+    assert found(application, old, query)[0] == expected
     assert application.rows() == rows
     if not isinstance(application, ChromaApplication):  # whose client writes files of its own
         assert files(application.folder) == before
@@ -80,3 +83,18 @@ def test_the_command_searches_an_index(tmp_path: Path):
         assert (hits[0]["id"], len(hits)) == ("d7", 3)
         assert "--model" in CliRunner().invoke(app, arguments).stderr
     assert len(application.rows()) == COUNT
+
+
+def test_an_index_is_served_to_agents_and_not_to_writers(tmp_path: Path):
+    folder = write_transformer(tmp_path / "model", dim=24)
+    application = ChromaApplication(tmp_path / "chroma")
+    application.build(PlainEmbedder(folder))
+    collections, contexts = opened([application.target, f"mine={application.target}"], str(folder))
+    assert (collections.keys(), contexts) == ({"papers", "mine"}, {})
+    tools = CollectionTools(collections)
+    assert tools.search(TEXTS[7], "papers", by="vectors", where={"n": {"lte": 7}})[0]["text"] == TEXTS[7]
+    assert tools.list_collections()[1]["documents"] == COUNT
+    for collection in collections.values():
+        collection.close()
+    refused = CliRunner().invoke(app, ["serve", application.target])
+    assert "found chroma, an index of another application" in refused.stderr

@@ -12,7 +12,7 @@ from plain_model import write_static
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
 from cde_rag.adoption import lance_table
-from cde_rag.adoption.audit_sources import movable, source_of
+from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.lance_table import LanceTable
 from cde_rag.adoption.move_plan import plan_move
 from cde_rag.adoption.reembedding import reembedding
@@ -202,7 +202,7 @@ def test_rows_without_a_text_or_a_vector_stay(
     lance.opened().add(waiting, on_bad_vectors="null")
     lance.opened().add(row(lance, "d1", "a second row of that id", old))
     before = lance.rows()
-    with movable(lance.target) as source:
+    with source_of(lance.target) as source:
         assert plan_move(source, new).without_text == ("none", "blank", f"row {COUNT + 2}")
     with reembedding(lance.target) as move:
         assert move.copy(new).without_text_count == 3
@@ -318,5 +318,5 @@ def test_what_cannot_be_made_again_is_refused(
 ):
     message = make(lance)
     monkeypatch.setattr(lance_table, "_FULL_TEXT", {"stem": "of_a_newer_lancedb"})
-    with movable(lance.target.replace("papers", "odd")) as source, pytest.raises(StoreError, match=message):
+    with source_of(lance.target.replace("papers", "odd")) as source, pytest.raises(StoreError, match=message):
         source.check(new)

@@ -1,5 +1,6 @@
 """Vectors of other applications are moved to another model, searched by the application's code, and moved back."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from langchain_core.documents import Document
 from tiny import tiny_cde_model
 
 from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
-from cde_rag.adoption.audit_sources import movable, source_of
+from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.move_plan import plan_move
 from cde_rag.adoption.reembedding import reembedding
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.indexing.audit import audit
 from cde_rag.indexing.upsert import Progress
 from cde_rag.models.files.vector_cache import PlainVectors
@@ -60,7 +62,7 @@ def test_a_move_and_the_way_back(application: Application, old: ContextualEmbedd
         move.release()
         assert move.state is None
     assert application.finds_best(TEXTS[7], new)
-    left = application.folder.with_name("data.cde-move").rglob("*.*")
+    left = application.journals.rglob("*.*")
     assert [path.name for path in left] == [f"{new.fingerprint[:16]}.context.safetensors"]
 
 
@@ -81,7 +83,7 @@ def test_a_plan_compares_both_models_and_writes_nothing(
     application: Application, old: ContextualEmbedder, new: ContextualEmbedder
 ):
     before = application.rows()
-    with movable(application.target) as source:
+    with source_of(application.target) as source:
         plan = plan_move(source, new, old)
         assert (plan.rows, plan.dim, plan.without_text) == (COUNT, (16, 24), ())
         assert plan.audit is not None
@@ -93,7 +95,7 @@ def test_a_plan_compares_both_models_and_writes_nothing(
     with reembedding(application.target) as move:
         assert move.state is None
     assert application.rows() == before
-    assert not application.folder.with_name("data.cde-move").exists()
+    assert not application.journals.exists()
 
 
 def test_a_model_that_loses_is_advised_against(
@@ -107,9 +109,28 @@ def test_a_model_that_loses_is_advised_against(
     good = FunctionEmbedder(words, name="words-1")
     other = LangChainApplication(tmp_path / "other")
     other.build(good)
-    with movable(other.target) as source:
+    with source_of(other.target) as source:
         assert plan_move(source, stub("noise-1", 8), good).loses
         assert not plan_move(source, good, good).loses
+
+
+def test_judged_queries_decide_whether_a_model_loses(application: Application, old: ContextualEmbedder):
+    """The stubs find a text by itself alone, so that each question is the text of its answer."""
+    embedded, new = application.embedded(), stub("new-1", 24)
+    with source_of(application.target) as source:
+        names = {record.text: record.id for page in source.passages() for record, _ in page}
+        right = [JudgedQuestion("", text, "", grades={names[text]: 1}) for text in embedded[:12]]
+        plan = plan_move(source, new, old, sample=8, judged=right)
+        assert (plan.before, plan.after, plan.judged, plan.sample) == (1.0, 1.0, 12, 20)
+        assert "No difference is sure" in plan.advice
+        noise = FunctionEmbedder(lambda texts: np.ones((len(texts), 4)), name="ones-1")
+        lost = plan_move(source, noise, old, judged=right)
+        assert lost.loses
+        assert lost.advice.endswith("do not move.")
+        with pytest.raises(CorpusError, match="none of them there"):
+            plan_move(source, new, old, judged=[replace(right[0], grades={"nowhere": 1})])
+        by_text = [JudgedQuestion("", embedded[n], "", documents=(embedded[n],)) for n in range(3)]
+        assert plan_move(source, new, old, judged=by_text).before == 1.0
 
 
 def test_another_model_than_that_of_the_first_run_is_refused(application: Application, new: ContextualEmbedder):
@@ -134,7 +155,7 @@ def test_rows_without_a_text_stay_and_come_last(tmp_path: Path, old: ContextualE
     app = ChromaApplication(tmp_path / "data")
     app.build(old)
     app.opened().add(ids=["none", "blank"], documents=[None, "  "], embeddings=old.embed_queries(["a", "b"]))
-    with movable(app.target) as source:
+    with source_of(app.target) as source:
         assert plan_move(source, new).without_text == ("none", "blank")
     with reembedding(app.target) as move:
         assert move.copy(new).without_text == ("none", "blank")
@@ -342,16 +363,6 @@ def test_a_docstore_with_a_stamp_is_refused(tmp_path: Path, old: ContextualEmbed
         move.copy(new)
     with source_of(app.target) as source:
         assert audit(source, old).stamp == old.fingerprint
-
-
-def test_a_store_that_is_adopted_instead_is_told(tmp_path: Path):
-    from qdrant_client import QdrantClient, models
-
-    client = QdrantClient(path=str(tmp_path / "q"))
-    client.create_collection("papers", models.VectorParams(size=2, distance=models.Distance.COSINE))
-    client.close()
-    with pytest.raises(StoreError, match=r"cde_rag\.adoption\.adopt"), movable(f"qdrant:{tmp_path / 'q'}#papers"):
-        pass
 
 
 def test_langchains_model_may_be_given_as_embeddings(langchain: LangChainApplication, old: ContextualEmbedder):

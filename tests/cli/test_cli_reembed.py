@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from applications import COUNT, TEXTS, LangChainApplication, stub
 from embeddings_server import running
+from qdrant_client import QdrantClient, models
 from typer.testing import CliRunner, Result
 
 from cde_rag import Context, ContextualEmbedder
@@ -74,3 +75,39 @@ def test_the_new_model_may_be_one_of_an_api(application: LangChainApplication, m
 def test_prefixes_are_never_left_out_in_silence(application: LangChainApplication, model_folder: Path):
     refused = run("reembed", application.target, "--model", model_folder, "--document-prefix", "passage: ", code=1)
     assert "prefixes of its own" in refused.stderr
+
+
+def test_judged_questions_are_read_before_anything(
+    application: LangChainApplication, model_folder: Path, tmp_path: Path
+):
+    judged, none = tmp_path / "judged.jsonl", tmp_path / "none.jsonl"
+    lines = [{"question": text, "answers": [{"id": f"d{number}"}]} for number, text in enumerate(TEXTS[:5])]
+    judged.write_text("\n".join(map(json.dumps, lines)))
+    options = ("--model", model_folder, "--dry-run", "--judged")
+    plan = json.loads(run("reembed", application.target, *options, judged, "--json").stdout)
+    assert (plan["judged"], plan["sample"]) == (5, COUNT)
+    assert plan["before"] is None
+    assert "5 judged" in run("reembed", application.target, *options, judged).stdout
+    assert "none.jsonl" in run("reembed", application.target, *options, none, code=1).stderr
+
+
+def test_a_vector_is_named_on_the_way_back_too(tmp_path: Path, model_folder: Path):
+    client, target = QdrantClient(path=str(tmp_path / "data")), f"qdrant:{tmp_path / 'data'}#papers"
+    params = models.VectorParams(size=16, distance=models.Distance.COSINE)
+    client.create_collection("papers", vectors_config={"text": params, "title": params})
+    made = stub("old-1", 16).embed_passages(TEXTS, None).vectors.tolist()
+    points = [
+        models.PointStruct(id=n, payload={"text": text}, vector={"text": made[n], "title": made[n]})
+        for n, text in enumerate(TEXTS)
+    ]
+    client.upsert("papers", points)
+    client.close()
+    chosen = ("--vector", "text")
+    done = json.loads(run("reembed", target, *chosen, "--model", model_folder, "--yes", "--json").stdout)
+    assert 'collection_name="papers-cde"' in done["line"]
+    for command in ("rollback", "release"):
+        assert "Give --vector NAME" in run(command, target, code=1).stderr
+        run(command, target, *chosen)
+    client = QdrantClient(path=str(tmp_path / "data"))
+    assert [each.name for each in client.get_collections().collections] == ["papers"]
+    client.close()

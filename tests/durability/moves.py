@@ -59,6 +59,7 @@ COMMANDS = {"build": build, "move": move, "back": back, "state": state}
 
 
 def main(kind: str, folder: str) -> None:
+    os.chdir(Path(folder).parent)  # with the journals of servers
     if kind == "lancedb":
         import lancedb  # noqa: F401  # whose own loop begins anew in a fork
     for line in sys.stdin:

@@ -6,12 +6,14 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import qdrant_rest
 
-KINDS_MOVED = ("chroma", "lancedb", "langchain", "llamaindex-simple", "llamaindex-faiss")
+KINDS_MOVED = ("chroma", "lancedb", "langchain", "llamaindex-simple", "llamaindex-faiss", "qdrant", "postgres")
 
 
 class Forks:
@@ -41,7 +43,16 @@ class Forks:
     ]
 )
 def forks(request: pytest.FixtureRequest, scratch: Path) -> Iterator[Forks]:
-    made = Forks(request.param, scratch / "data")
+    with ExitStack() as servers:
+        if request.param == "qdrant":
+            (scratch / "address").write_text(servers.enter_context(qdrant_rest.serving()))
+        if request.param == "postgres":
+            (scratch / "address").write_text(request.getfixturevalue("postgres"))
+        yield from forked(request.param, scratch)
+
+
+def forked(kind: str, scratch: Path) -> Iterator[Forks]:
+    made = Forks(kind, scratch / "data")
     yield made
     assert made.process.stdin is not None
     made.process.stdin.close()
