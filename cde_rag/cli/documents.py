@@ -107,6 +107,8 @@ def list_(
       cde-rag list docs.faiss
       cde-rag list docs.faiss --where '{"source": {"contains": "guide/"}}'
     """
+    from cde_rag.readers.passages import document_name
+
     counts, titles = dict[str, int](), dict[str, str]()
     with contextlib.closing(existing(collection, tenant)) as store:
         key: str | None = store.manifest().settings["parent_key"]
@@ -228,19 +230,12 @@ def _at_rest(store: "Store") -> tuple[int | None, str | None]:
 
 def _count_documents(store: "Store") -> int | None:
     """Return the number of documents; None for so many passages that reading them takes more than seconds."""
+    from cde_rag.readers.passages import document_name
+
     if store.count() > _MOST:
         return None
     key: str | None = store.manifest().settings["parent_key"]
     return len({document_name(row.record, key) for row in store.scroll()})
-
-
-def document_name(record: "Record", parent_key: str | None) -> str:
-    """Return the name of the document that a record is of: its file, else its parent, else its own id."""
-    from cde_rag.readers.passages import document_of
-    from cde_rag.records import parent_of
-
-    parent = document_of(record) or parent_of(record, parent_key)
-    return record.id if parent is None else str(parent)
 
 
 def _named(store: "Store", names: Sequence[str]) -> "list[Record]":
@@ -250,6 +245,7 @@ def _named(store: "Store", names: Sequence[str]) -> "list[Record]":
         StoreError: There is nothing of a name.
     """
     from cde_rag.readers import PARENT_KEY
+    from cde_rag.readers.passages import document_name
 
     key: str | None = store.manifest().settings["parent_key"]
     by_id = {row.record.id: row.record for row in store.get(list(dict.fromkeys(names)))}

@@ -11,7 +11,7 @@ from typing import Any, Final
 from cde_rag.collection.collection import Collection
 from cde_rag.field_names import elements, field_name
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
-from cde_rag.readers.passages import UNITS, UPLOADED_KEY, document_of, file_of
+from cde_rag.readers.passages import UNITS, UPLOADED_KEY, document_name, document_of, file_of
 from cde_rag.records import Record, parent_of
 
 MOST_RECORDS: Final = 100_000  # that are read: a second or two
@@ -108,14 +108,10 @@ class Contents:
 
 def _add(documents: dict[str, StoredDocument], record: Record, key: str | None) -> str:
     """Count a record as a passage of its document; return the document's name."""
-    source, parent = document_of(record), parent_of(record, key)
-    if source is not None:
-        name, where = source, {PARENT_KEY: source}
-    elif parent is not None and key is not None:
-        name, where = str(parent), {key: parent}
-    else:
-        name, where = record.id, None
+    name, source, parent = document_name(record, key), document_of(record), parent_of(record, key)
     if name not in documents:
+        where = None if parent is None or key is None else {key: parent}
+        where = where if source is None else {PARENT_KEY: source}
         file = None if source is None else file_of(record.metadata)
         documents[name] = StoredDocument(name, record.title, where, file)
     found = documents[name]

@@ -18,7 +18,7 @@ from cde_rag.readers.pages import CODE, MARKDOWN, MARKDOWN_LIKE, NOTEBOOK, PAGES
 from cde_rag.readers.reading_rules import NEWEST, ReadingRules
 from cde_rag.readers.splitting import Span, split
 from cde_rag.readers.token_splitting import TokenSplitter
-from cde_rag.records import Record
+from cde_rag.records import Record, parent_of
 
 _OTHER_TEXT = frozenset(".cfg .css .ini .tex .textile .toml .xml .yaml .yml".split())  # with --as-text
 _DEPENDENCIES = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages"})  # code of others
@@ -182,6 +182,12 @@ def document_of(record: Record) -> str | None:
     """Return the `source` of a passage of a text document; None for any other record."""
     source, (stem, _, number) = record.metadata.get(PARENT_KEY), record.id.rpartition("#")
     return stem if source == stem and number.isascii() and number.isdigit() else None
+
+
+def document_name(record: Record, parent_key: str | None) -> str:
+    """Return the name of the document that a record is of: its file, else its parent, else its own id."""
+    parent = document_of(record) or parent_of(record, parent_key)
+    return record.id if parent is None else str(parent)
 
 
 def folder_passages(
