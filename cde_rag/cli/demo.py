@@ -1,7 +1,7 @@
 """The command demo: the documentation of cde-rag, indexed by default, and questions whose answers are known."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -104,7 +104,7 @@ def default_folder() -> Path:
 
 
 @contextmanager
-def _documentation(place: Path, model: str, *, shown: bool | None) -> "Iterator[JudgedIndex]":
+def _documentation(place: Path, model: str, *, shown: bool | None) -> "Generator[JudgedIndex, None, None]":
     """Index the pages in a folder, or open their index, and find the passages that answer the questions."""
     from cde_rag.evaluation import demo_corpus
     from cde_rag.evaluation.answer_systems import JudgedIndex

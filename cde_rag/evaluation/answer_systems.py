@@ -148,8 +148,9 @@ def system_rankings(
             place = folder / f"{of}-{embedder.fingerprint[:16]}.faiss"  # several models have one folder
             collections[of] = _copied(index.collection, embedder, place)
         hits = collections[of].searcher(by).search_batch(index.data.queries, DEPTH)
-        untimed = meter is None or by == "bm25"
-        cost = Cost() if untimed else meter.cost(collections[of].embedder, index.data.texts)
+        cost = Cost()
+        if meter is not None and by != "bm25":
+            cost = meter.cost(collections[of].embedder, index.data.texts)
         if of == INDEX and index.is_kept:
             cost = replace(cost, seconds=0.0)
         yield SystemRun(name, [[index.ids[hit.id] for hit in found] for found in hits], cost)
