@@ -11,6 +11,7 @@ name together with the model, so that no program ever compares vectors of two mo
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -372,13 +373,11 @@ class QdrantSource:
         call(lambda: self._client.update_collection_aliases(operations))
 
     def _pages(self, name: str, *, vectors: bool | list[str] = False) -> Iterator[list[models.Record]]:
-        offset: Any = None
+        offset: models.ExtendedPointId | None = None
         while True:
-            page, offset = call(
-                lambda offset=offset: self._client.scroll(
-                    name, limit=PAGE, offset=offset, with_payload=True, with_vectors=vectors
-                )
-            )
+            read = partial(self._client.scroll, name, limit=PAGE, with_payload=True, with_vectors=vectors)
+            found: tuple[list[models.Record], Any] = call(partial(read, offset=offset))
+            page, offset = found
             if page:
                 yield page
             if offset is None:
