@@ -249,9 +249,10 @@ def wrong_argument(function: str, problem: Mapping[str, Any], known: Iterable[st
 
 def _named(function: Callable[Arguments, Result], remedy: str) -> Callable[Arguments, Result]:
     parameters = inspect.signature(function).parameters
-    known = [name for name in parameters if name not in ("self", "cls")]
-    by_place = [name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY]
-    needed = [(place, name) for place, (name, each) in enumerate(parameters.items()) if each.default is each.empty]
+    single = {name: each for name, each in parameters.items() if each.kind is not each.VAR_POSITIONAL}
+    known = [name for name in single if name not in ("self", "cls")]
+    by_place = [name for name, each in single.items() if each.kind is not each.KEYWORD_ONLY]
+    needed = [(place, name) for place, (name, each) in enumerate(single.items()) if each.default is each.empty]
     of_class = function.__name__ == "__init__"
     shown = function.__qualname__.split(".")[-2] if of_class else function.__name__
 
@@ -261,7 +262,7 @@ def _named(function: Callable[Arguments, Result], remedy: str) -> Callable[Argum
             if name not in known:
                 raise unknown_keyword(shown, name, known, remedy)
         given = len(arguments)
-        if given > len(by_place):
+        if given > len(by_place) and len(single) == len(parameters):
             raise _by_name_alone(shown, by_place, known, given)
         for place, name in needed:
             if place >= given and name not in named:

@@ -92,7 +92,8 @@ async def test_every_argument_arrives_under_its_name(name: str) -> None:
     of_class = isinstance(inspect.getattr_static(Collection, name), classmethod)
     with mock.patch.object(async_collection, "Collection", recorder):
         call = getattr(AsyncCollection if of_class else AsyncCollection(recorder), name)
-        found = call(**given)
+        several = [each.name for each in signature.parameters.values() if each.kind is each.VAR_POSITIONAL]
+        found = call(*(given[each] for each in several), **{n: v for n, v in given.items() if n not in several})
         if name not in AT_ONCE:
             await found
     ((called, positional, named),) = recorder.calls

@@ -93,6 +93,8 @@ def test_a_folder_becomes_one_collection_in_python_and_by_command(tmp_path: Path
 
 def test_files_make_a_new_collection_or_none(tmp_path: Path, tiny_folder: Path) -> None:
     (tmp_path / "a.md").write_text("A boat.")
+    with pytest.raises(TypeError, match="model"):
+        Collection.from_files(tmp_path / "a.md", modell=tiny_folder)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="Expected files or folders, found none"):
         Collection.from_files(store=tmp_path / "notes", model=tiny_folder)
     with pytest.raises(CorpusError, match=r"missing\.md"):

@@ -286,6 +286,22 @@ class AsyncCollection(ProcessBound):
 
     @classmethod
     @named_keywords
+    async def from_files(
+        cls,
+        *sources: str | Path,
+        store: Store | str | Path | None = None,
+        model: "AnyModel" = "cde-mini",
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> "AsyncCollection":
+        """Make a collection of files and folders; see `Collection.from_files`."""
+        made = await asyncio.to_thread(
+            Collection.from_files, *sources, store=store, model=model, options=options, on_progress=on_progress
+        )
+        return cls(made)
+
+    @classmethod
+    @named_keywords
     async def restore(
         cls,
         folder: str | Path,

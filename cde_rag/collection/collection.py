@@ -242,6 +242,7 @@ class Collection(ProcessBound):
         return made
 
     @classmethod
+    @named_keywords
     def from_files(
         cls,
         *sources: str | Path,
