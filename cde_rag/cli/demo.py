@@ -23,6 +23,7 @@ from cde_rag.cli.output import (
     print_json,
     progress_bar,
 )
+from cde_rag.errors import StoreError
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -110,6 +111,10 @@ def _documentation(place: Path, model: str, *, shown: bool | None) -> "Generator
     from cde_rag.evaluation.answer_systems import JudgedIndex
 
     corpus = demo_corpus.demo_corpus()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{place} is not writable: {error.strerror}. Name another folder by --path.") from error
     pages, kept = pages_of(demo_corpus.FOLDER, place)
     bar = [] if shown is None else ["--progress" if shown else "--no-progress"]
     with closing(indexed(pages, kept, ["--model", model, *bar])) as collection:

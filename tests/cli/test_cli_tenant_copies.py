@@ -90,7 +90,7 @@ def test_a_changed_tenant_in_a_backup_is_found(run, place: Path, tmp_path: Path)
     run("backup", place, tmp_path / "all")
     shutil.rmtree(tmp_path / "all/tenants" / place_key("globex"))
     found = run("restore", tmp_path / "all", tmp_path / f"copy{place.suffix}", code=1)
-    assert "expected the file of the backup, found none" in found.stderr
+    assert "is missing in the backup" in found.stderr
     assert not (tmp_path / f"copy{place.suffix}").exists()
 
 
