@@ -29,6 +29,7 @@ corpus = demo_corpus()
 folder = Path(tempfile.mkdtemp()) / "docs"
 unpack(corpus.pages, folder)
 passages = list(RecordReader(folder))
+size = len(passages) // 2  # of a context, so that two samples differ
 minilm = PlainEmbedder(minilm_name())
 client = QdrantClient(":memory:")  # or url=…
 client.create_collection("handbook", models.VectorParams(size=384, distance=models.Distance.COSINE))
@@ -93,7 +94,7 @@ from cde_rag.adoption import QdrantCollection, adopt, catch_up, release
 source = QdrantCollection(client, "handbook", texts="langchain")
 users = Users()
 users.start()
-adopted = adopt(source, parent_key="source", context_size=128)
+adopted = adopt(source, parent_key="source", context_size=size)
 print(
     f"{adopted.count()} points in context {adopted.embedder.fingerprint[:12]}; written since: {catch_up(adopted).added}"
 )
@@ -137,7 +138,7 @@ for name, found in systems.items():
 # one: a corpus that has not changed its subject keeps its context.
 
 # %%
-moved = adopted.recontextualize(seed=1, context_size=128)
+moved = adopted.recontextualize(seed=1, context_size=size)
 print(f"generation {moved.generation}, context {moved.fingerprint[:12]}")
 back = adopted.rollback()
 print(f"generation {back.generation}, context {back.fingerprint[:12]}")
