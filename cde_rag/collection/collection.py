@@ -277,8 +277,8 @@ class Collection(ProcessBound):
             >>> for n in range(64):
             ...     _ = (folder / f"{n}.md").write_text(f"# Note {n}\n\nSwifts sleep on the wing.")
             >>> notes = Collection.from_files(folder)
-            >>> notes.search("how do swifts sleep?", k=1)[0].metadata["source"][-3:]
-            '.md'
+            >>> notes.search("how do swifts sleep?", k=1)[0].text[:6]
+            '# Note'
         """
         from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 
