@@ -212,12 +212,11 @@ class AsyncCollection(ProcessBound):
         ValueError: `threads` is below 1.
 
     Example:
-        >>> async def first(question: str) -> str:
-        ...     notes = await AsyncCollection.from_texts(f"Note {n}: swifts sleep on the wing." for n in range(64))
-        ...     async with notes:
-        ...         return (await notes.search(question, k=1))[0].text[:4]
-        >>> asyncio.run(first("birds in flight"))
+        >>> made = AsyncCollection.from_texts(f"Note {n}: swifts sleep on the wing." for n in range(64))
+        >>> notes = asyncio.run(made)
+        >>> asyncio.run(notes.search("birds in flight", k=1))[0].text[:4]
         'Note'
+        >>> asyncio.run(notes.close())
     """
 
     def __init__(self, collection: Collection, *, threads: int | None = None) -> None:

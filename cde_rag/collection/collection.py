@@ -251,7 +251,7 @@ class Collection(ProcessBound):
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         on_progress: Callable[[Progress], None] | None = None,
     ) -> "Collection":
-        r"""Make a collection of files and folders, as `cde-rag index` makes it without options.
+        """Make a collection of files and folders, as `cde-rag index` makes it without options.
 
         To bring it up to date with changed files, call `collection.add_records(RecordReader(*sources))`.
 
@@ -274,11 +274,10 @@ class Collection(ProcessBound):
         Example:
             >>> import tempfile
             >>> folder = Path(tempfile.mkdtemp())
-            >>> for n in range(64):
-            ...     _ = (folder / f"{n}.md").write_text(f"# Note {n}\n\nSwifts sleep on the wing.")
+            >>> _ = [(folder / f"{n}.md").write_text(f"Note {n}: swifts sleep on the wing.") for n in range(64)]
             >>> notes = Collection.from_files(folder)
-            >>> notes.search("how do swifts sleep?", k=1)[0].text[:6]
-            '# Note'
+            >>> notes.search("how do swifts sleep?", k=1)[0].text[:4]
+            'Note'
         """
         from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 

@@ -202,7 +202,7 @@ def test_pages_that_are_made_hold_what_they_are_made_of(site: Path) -> None:
     assert said(html.escape(grammar.split("\n\n")[1])) in said(
         (site / "guide/filters.html").read_text(encoding="utf-8")
     )
-    for page, other in (("notebooks/07_experiments.html", "05_drift.html"),):
+    for page, other in (("notebooks/07_experiments.html", "05_tune.html"),):
         assert f'href="{other}" class="md-nav__link"' in (site / page).read_text(encoding="utf-8"), (
             "not in the navigation"
         )
