@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from cde_rag.stores.store import Store
 
 _MOST: Final = 200_000  # passages whose documents inspect counts: a second or two
-_WHOLE: Final = re.compile(r"-?\d{1,18}", re.ASCII)
 _NAMES: Final = "Ids of passages, as search prints them, or names of documents, as list prints them."
 
 
@@ -244,20 +242,12 @@ def _named(store: "Store", names: Sequence[str]) -> "list[Record]":
     Raises:
         StoreError: There is nothing of a name.
     """
-    from cde_rag.readers import PARENT_KEY
-    from cde_rag.readers.passages import document_name
+    from cde_rag.collection.contents import document_records
 
-    key: str | None = store.manifest().settings["parent_key"]
     by_id = {row.record.id: row.record for row in store.get(list(dict.fromkeys(names)))}
     found: dict[str, Record] = {}
     for name in names:
-        records = [by_id[name]] if name in by_id else []
-        if not records:
-            whole = [int(name)] if _WHOLE.fullmatch(name) else []  # a parent may be a number
-            where = {
-                "or": [{field: {"in": [name, *whole]}} for field in dict.fromkeys((PARENT_KEY, key or PARENT_KEY))]
-            }
-            records = [row.record for row in store.scroll(where=where) if document_name(row.record, key) == name]
+        records = [by_id[name]] if name in by_id else document_records(store, name)
         if not records:
             raise StoreError(
                 f"Expected a passage or a document of the name {name!r:.200}, found none. cde-rag list shows the "

@@ -61,7 +61,7 @@ def tune(
             )
             return
         choice = _chosen(open_collection(store, model), judged, split)
-        write = choice.is_sure and choice.weight != choice.current_weight and not dry_run
+        write = choice.is_worth_storing and not dry_run
         if write:
             store.update_settings({HYBRID_WEIGHT: choice.weight})
         if as_json:

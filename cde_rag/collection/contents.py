@@ -13,6 +13,7 @@ from cde_rag.field_names import elements, field_name
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
 from cde_rag.readers.passages import UNITS, UPLOADED_KEY, document_name, document_of, file_of
 from cde_rag.records import Record, parent_of
+from cde_rag.stores.store import Store
 
 MOST_RECORDS: Final = 100_000  # that are read: a second or two
 FEW: Final = 12  # values of a field that are counted one by one
@@ -21,6 +22,7 @@ _PLACES: Final = frozenset(
     {FOLDER_KEY, SECTION_KEY, UPLOADED_KEY, "offset", *UNITS, *(f"last_{unit}" for unit in UNITS)}
 )
 _QUERY: Final = re.compile(r"[^\W\d_][^<>{}\[\]|=/\\]{8,60}")  # begins with a letter, and has no code in it
+_WHOLE: Final = re.compile(r"-?\d{1,18}", re.ASCII)
 _MARKUP: Final = re.compile(r"[*`#]+|\s+$")
 
 
@@ -104,6 +106,16 @@ class Contents:
             if each.values is None or len(each.values) > 1 or each.records < read
         }
         return cls(documents, narrowing, tuple(examples), read < most or collection.count() <= read)
+
+
+def document_records(store: Store, name: str) -> list[Record]:
+    """Return the passages of a document by its name, as `StoredDocument` has it; none if there is no such document."""
+    key: str | None = store.manifest().settings["parent_key"]
+    whole = [int(name)] if _WHOLE.fullmatch(name) else []  # a parent may be a number
+    where = {"or": [{field: {"in": [name, *whole]}} for field in dict.fromkeys((PARENT_KEY, key or PARENT_KEY))]}
+    rows = [*store.get([name]), *store.scroll(where=where)]
+    found = {row.record.id: row.record for row in rows if document_name(row.record, key) == name}
+    return list(found.values())
 
 
 def _add(documents: dict[str, StoredDocument], record: Record, key: str | None) -> str:

@@ -48,6 +48,11 @@ class WeightChoice:
         """True if the interval of the gain is above zero."""
         return self.gain.queries[0] > 0
 
+    @property
+    def is_worth_storing(self) -> bool:
+        """True if the chosen weight is another than the current one, and its gain is sure."""
+        return self.is_sure and self.weight != self.current_weight
+
 
 def tuned_weight(
     searcher: Callable[[Ranking], Searcher], judged: JudgedQueries, *, current: float = _DEFAULT

@@ -8,7 +8,8 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from cde_rag.collection.contents import Contents, StoredDocument, StoredField
+from cde_rag.collection.contents import Contents, StoredDocument, StoredField, document_records
+from cde_rag.readers.passages import document_of, file_of
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.job_routes import accepted
 from cde_rag.server.jobs import OnProgress
@@ -76,11 +77,11 @@ async def start_reindex(name: str, body: ReindexRequest, service: Serving) -> Js
     The file is in a folder that the server was started with (--files FOLDER).
     """
     served = service.registry.collection(name)
-    found = (await in_thread(Contents.of, served.collection)).documents.get(body.document)
-    if found is None:
+    records = await in_thread(document_records, served.collection.store, body.document)
+    if not records:
         message = f"There is no document {body.document!r:.200}. GET …/documents lists them."
         raise RequestError(404, message, code="document_not_found", param="document")
-    path = found.file
+    path = None if document_of(records[0]) is None else file_of(records[0].metadata)
     if path is None or not await in_thread(_may_read, path, service):
         message = (
             f"The server may not read the file of {body.document!r:.200}, or it is gone. Start the server with --files "

@@ -107,8 +107,7 @@ def tuned(collection: Collection, judgments: Sequence[Judgment]) -> dict[str, An
     ]
     found = find_answers(questions, known_records(collection, questions), source="The judgments", name="collection")
     choice = tuned_weight(collection.searcher, found.queries, current=collection.inspect().hybrid_weight)
-    written = choice.is_sure and choice.weight != choice.current_weight
-    if written:
+    if choice.is_worth_storing:
         collection.store.update_settings({HYBRID_WEIGHT: choice.weight})
     low, high = choice.gain.queries
     return {
@@ -117,7 +116,7 @@ def tuned(collection: Collection, judgments: Sequence[Judgment]) -> dict[str, An
         "queries": choice.queries,
         "current": choice.current,
         "gain": {"mean": choice.gain.mean, "low": low, "high": high},
-        "written": written,
+        "written": choice.is_worth_storing,
     }
 
 

@@ -50,7 +50,7 @@ def test_the_examples_print_what_is_shown(place: Path) -> None:
 
 
 def test_the_lines_for_frameworks_run(place: Path) -> None:
-    """As they stand, but for the documents, of which each framework's own loader would make the same."""
+    """Run the lines as they stand, over documents like those of each framework's own loader."""
     pytest.importorskip("llama_index.embeddings.cde")
     pytest.importorskip("langchain_cde")
     pytest.importorskip("haystack_integrations.document_stores.cde")
