@@ -160,7 +160,7 @@ def test_models_are_listed_as_they_load(monkeypatch: pytest.MonkeyPatch) -> None
     done = CliRunner().invoke(app, ["models", "--json"])
     assert done.exit_code == 0, done.output
     listed = {row["name"]: row for row in json.loads(done.stdout)}
-    for name in ("cde-mini-1", "cde-base-1"):
+    for name in ("cde-mini-2", "cde-mini-1", "cde-base-1"):
         assert (listed[name]["where"], listed[name]["dim"]) == ("bundled", CDEModel.shared(name).dim)
     assert all(ModelName.parse(name).is_hub_id for name, row in listed.items() if row["where"] == "hub")
     done = CliRunner().invoke(app, ["models"])

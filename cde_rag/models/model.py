@@ -211,7 +211,7 @@ class Model(ABC):
         """
         del documents, prepared, sibling_rule, mini_batch_size
         raise ModelError(
-            f"{self.identity.name} cannot pool chunks of one text: only one-way models do, such as cde-mini-1. Give "
+            f"{self.identity.name} cannot pool chunks of one text: only one-way models do, such as cde-mini. Give "
             "embed_documents the parents of the chunks."
         )
 

@@ -242,7 +242,7 @@ def test_what_is_written_down_about_a_model(encoder: CDEForMTEB, tiny_model: CDE
     encoder.reseed(5)
     assert encoder.mteb_model_meta.experiment_kwargs == {**meta.experiment_kwargs, "seed": 5}
     bundled = CDEForMTEB().mteb_model_meta
-    assert (bundled.name, bundled.license, bundled.languages) == ("cde-rag/cde-mini-1", "apache-2.0", ["eng-Latn"])
+    assert (bundled.name, bundled.license, bundled.languages) == ("cde-rag/cde-mini-2", "apache-2.0", ["eng-Latn"])
 
 
 def test_a_sweep_tells_the_context_apart_from_all_else(tiny_model: CDEModel) -> None:

@@ -407,7 +407,7 @@ def test_texts_in_another_language_are_warned_of_once_with_their_number(tmp_path
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     done = CliRunner().invoke(app, ["index", str(source), str(tmp_path / "notes.faiss")])
     assert done.exit_code == 0, done.output
-    assert done.stderr.count("3 of 4 texts do not look like English, the language that cde-mini-1 reads") == 1
+    assert done.stderr.count("3 of 4 texts do not look like English, the language that cde-mini-2 reads") == 1
 
 
 def test_files_that_are_not_read_are_counted_and_source_code_has_its_options(run, tmp_path: Path):

@@ -47,13 +47,13 @@ def texts():
     return list(dict.fromkeys(filter(str.strip, paragraphs)))[:TEXTS]
 
 
-DIMS = {"cde-mini-0": 384, "cde-mini-1": 384, "cde-base-1": 768, "cde-multilingual-1": 768}
+DIMS = {"cde-mini-0": 384, "cde-mini-1": 384, "cde-mini-2": 384, "cde-base-1": 768, "cde-multilingual-1": 768}
 
 
 # `make test` embeds hundreds of texts with the model of new collections only.
 every_model = pytest.mark.parametrize(
     "name",
-    [each if each == "cde-mini-1" else pytest.param(each, marks=pytest.mark.long) for each in DIMS],
+    [each if each == "cde-mini-2" else pytest.param(each, marks=pytest.mark.long) for each in DIMS],
     indirect=True,
 )
 

@@ -224,7 +224,7 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
     np.testing.assert_allclose(model.first_stage(DOCUMENTS), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
+@pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1", "cde-mini-2"])
 def test_stored_weights_are_those_of_torch_bit_by_bit(name: str):
     folder = model_files.installed(name) or Path(model_files.__file__).parents[2] / "model" / "bundled" / name
     content = (folder / "model.safetensors").read_bytes()
@@ -622,7 +622,7 @@ from cde_rag import CDEModel, Collection, ContextualEmbedder, EmbedderOptions
 from cde_rag.errors import MissingExtraError
 runtime, folder = sys.argv[1:]
 texts = [f"Chapter {number} of the river and the bank." for number in range(12)]
-embedder = ContextualEmbedder.from_corpus(texts, model="cde-mini-1", options=EmbedderOptions(runtime=runtime))
+embedder = ContextualEmbedder.from_corpus(texts, model="cde-mini", options=EmbedderOptions(runtime=runtime))
 with Collection.create(folder, embedder, parent_key="page") as papers:
     papers.add(texts, metadata=[{"page": number // 4} for number in range(12)])
 with Collection.open(folder, options=EmbedderOptions(runtime=runtime)) as papers:
@@ -671,7 +671,7 @@ def test_a_runtime_leaves_no_id_for_its_maker(folders, runtime: str, tmp_path: P
 
 
 def test_the_bundled_model_has_the_vectors_of_torch(cache: Path):
-    folder = Path(model_files.__file__).parents[2] / "model" / "bundled" / "cde-mini-1"
+    folder = Path(model_files.__file__).parents[2] / "model" / "bundled" / "cde-mini-2"
     reference = load(folder, "torch")
     context = context_of(reference, [f"Page {number}: {text}" for number, text in enumerate(DOCUMENTS)])
     expected = ContextualEmbedder(reference, context)

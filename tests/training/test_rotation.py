@@ -118,9 +118,10 @@ def test_what_cannot_be_turned_is_refused(trained, prepared, tmp_path):
     assert not (tmp_path / "turned").exists()
 
 
-def test_the_bundled_model_that_is_turned():
-    """cde-mini-1: context in three layers, first dimensions that tell most, and what belongs together found."""
-    model = CDEModel.from_pretrained("cde-mini-1")
+@pytest.mark.parametrize("name", ["cde-mini-1", "cde-mini-2"])
+def test_the_bundled_models_that_are_turned(name):
+    """Context in three layers, first dimensions that tell most, and what belongs together found."""
+    model = CDEModel.from_pretrained(name)
     config, start = model.network.config, preset("cde-mini").start
     assert (config.context_layers, config.rotated) == (start.context_layers, True)
     assert (config.lead_share, config.full_likeness) == (start.lead_share, start.full_likeness) == (0.67, 0.25)

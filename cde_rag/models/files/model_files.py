@@ -23,7 +23,7 @@ from cde_rag._files import file_sha256, read_file, user_path, write_durably
 from cde_rag.errors import ModelError
 
 BUNDLED = Path(__file__).parents[2] / "model" / "bundled"  # weights stay where they were committed
-ALIASES = {"cde-mini": "cde-mini-1", "cde-multilingual": "cde-multilingual-1"}  # what new collections get
+ALIASES = {"cde-mini": "cde-mini-2", "cde-multilingual": "cde-multilingual-1"}  # what new collections get
 MULTILINGUAL = frozenset({"cde-multilingual-1"})  # packaged models that read other languages than English
 GROUP = "cde_rag.models"  # of entry points
 DISTRIBUTIONS = {  # of models that the wheel of cde-rag does not have
