@@ -9,6 +9,7 @@
     {"or": [{"year": 2020}, {"not": {"draft": True}}]}    and, or, not
     {".and": 1}                                           a field that is called and, or, not: with a dot in front
 
+A filter is `where=` in Python, `--where '{"year": 2020}'` in a shell, and `where` over HTTP.
 A field's name is the keys on its path, joined by dots; any key has a name, also "" and those with dots in them.
 Operators: eq, ne, in, nin, gt, gte, lt, lte, contains, exists. Strings, numbers, booleans, null and dates are five
 kinds. A missing field, and an element of another kind than the operand, match nothing, also under `ne` and `nin`:
