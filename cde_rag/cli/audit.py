@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.collections import existing, open_collection
-from cde_rag.cli.foreign import embedder_of, is_collection, named_by_stamp, prefixes_of
+from cde_rag.cli.foreign import embedder_of, is_foreign, named_by_stamp, prefixes_of
 from cde_rag.cli.output import JsonOption, print_json, printable
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ def audit(
     from cde_rag.indexing.audit import audit as compare
 
     prefixes = prefixes_of(document_prefix, query_prefix)
-    if is_collection(target):
-        found = _of_collection(target, model, sample, seed)
-    else:
+    if is_foreign(target):
         with source_of(target, text=text, vector=vector, seed=seed) as source:
             stamped = named_by_stamp(source) if model is None and context is None else None
             if stamped is not None:
                 model, prefixes = stamped[0], prefixes or stamped[1]
             found = compare(source, embedder_of(model, context, prefixes), sample=sample)
+    else:
+        found = _of_collection(target, model, sample, seed)
     _print(found, as_json=as_json)
     if found.others or found.disputes:
         raise typer.Exit(1)

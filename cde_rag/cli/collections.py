@@ -186,7 +186,7 @@ def search(
       cde-rag search docs.faiss "lost connections" \\
         --rerank cross-encoder/ms-marco-MiniLM-L6-v2
     """
-    from cde_rag.cli.foreign import is_collection, open_foreign
+    from cde_rag.cli.foreign import is_foreign, open_foreign
     from cde_rag.search.fusion import CANDIDATES, Ranking
     from cde_rag.search.searcher import RERANKED, bm25_searcher
     from cde_rag.stores.filters import parse
@@ -197,7 +197,7 @@ def search(
         parse(where)  # a wrong filter is found before a model is loaded
     _check_needed("--group-by KEY", group_by, {"--group-size": group_size})
     _check_needed("--rerank NAME", rerank, {"--rerank-top": rerank_top, "--rerank-budget-ms": rerank_budget_ms})
-    foreign = None if is_collection(collection) else open_foreign(collection, model, tenant)
+    foreign = open_foreign(collection, model, tenant) if is_foreign(collection) else None
     if foreign is None and not at(collection).exists() and Path(query).exists() and at(query).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
     place = existing(collection, tenant) if foreign is None else foreign.store

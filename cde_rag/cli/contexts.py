@@ -16,7 +16,7 @@ from cde_rag.cli.collections import (
     on_workers,
     open_collection,
 )
-from cde_rag.cli.foreign import is_collection
+from cde_rag.cli.foreign import is_foreign
 from cde_rag.cli.output import (
     JsonOption,
     ProgressOption,
@@ -199,7 +199,7 @@ def rollback(
       cde-rag rollback papers.faiss
       cde-rag rollback chroma:chroma_db#papers
     """
-    if not is_collection(collection):
+    if is_foreign(collection):
         rollback_move(collection, old_model, from_context, text=text, vector=vector, journal=journal, as_json=as_json)
         return
     with (

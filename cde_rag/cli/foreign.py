@@ -47,11 +47,11 @@ def named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
     return name, dict(found.prefixes)
 
 
-def is_collection(target: str) -> bool:
-    """Return True if a target is the folder or address of a cde-rag collection."""
+def is_foreign(target: str) -> bool:
+    """Return True if a target names an index of another application, False for the place of a collection."""
     from cde_rag.adoption.audit_sources import KINDS
 
-    return not target.startswith(tuple(f"{kind}:" for kind in KINDS))
+    return target.startswith(tuple(f"{kind}:" for kind in KINDS))
 
 
 def open_foreign(target: str, model: str | None, tenant: str | None) -> "Collection":
