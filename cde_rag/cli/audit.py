@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.collections import existing, open_collection
-from cde_rag.cli.foreign import embedder_of, is_foreign, named_by_stamp, prefixes_of
+from cde_rag.cli.foreign import TextOption, VectorOption, embedder_of, is_foreign, named_by_stamp, prefixes_of
 from cde_rag.cli.output import JsonOption, print_json, printable
 
 if TYPE_CHECKING:
@@ -31,11 +31,8 @@ def audit(
     context: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Context of a contextual model, *.context.safetensors.")
     ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Payload key or column of the text, or langchain, llamaindex for Qdrant."),
-    ] = None,
-    vector: Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")] = None,
+    text: TextOption = None,
+    vector: VectorOption = None,
     document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     sample: Annotated[int, typer.Option(min=1, help="Number of texts to embed again.")] = 64,
@@ -89,8 +86,8 @@ def stamp(
     context: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Context of a contextual model, *.context.safetensors.")
     ] = None,
-    text: Annotated[str | None, typer.Option(metavar="KEY", help="Payload key or column of the text.")] = None,
-    vector: Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")] = None,
+    text: TextOption = None,
+    vector: VectorOption = None,
     document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     sample: Annotated[int, typer.Option(min=1, help="Number of texts to embed again before.")] = 64,

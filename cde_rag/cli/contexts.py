@@ -16,7 +16,7 @@ from cde_rag.cli.collections import (
     on_workers,
     open_collection,
 )
-from cde_rag.cli.foreign import is_foreign
+from cde_rag.cli.foreign import TextOption, VectorOption, is_foreign
 from cde_rag.cli.output import (
     JsonOption,
     ProgressOption,
@@ -28,14 +28,7 @@ from cde_rag.cli.output import (
     shown_place,
     updating,
 )
-from cde_rag.cli.reembed import (
-    JournalOption,
-    OldContextOption,
-    OldModelOption,
-    TextOption,
-    VectorOption,
-    rollback_move,
-)
+from cde_rag.cli.reembed import JournalOption, OldContextOption, OldModelOption, rollback_move
 from cde_rag.errors import CorpusError
 
 _TIMED = 32  # documents that are embedded to measure the speed
