@@ -16,7 +16,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder, contextual
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextError, CorpusError
 from cde_rag.records import Record, embedded_text
-from cde_rag.server.error_responses import Json, RequestError
+from cde_rag.server.error_responses import Json, RequestError, store_error
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import NAME_PATTERN, ServedModel
 from cde_rag.server.service import Serving
@@ -89,7 +89,7 @@ async def create_context(
         await in_thread(embedder.context.save, folder / f"{name}{SUFFIX}")
     except ContextError as error:
         service.registry.remove_context(name)
-        raise RequestError(503, str(error), code="store_error") from error
+        raise store_error(error) from error
     described = _described(ServedModel(f"{embedder.context.identity.name}@{name}", embedder), service)
     return Json(described, status_code=201)
 
