@@ -89,11 +89,14 @@ def test_the_command_searches_the_column_that_is_named(tmp_path: Path):
     lancedb, pa = pytest.importorskip("lancedb"), pytest.importorskip("pyarrow")
     folder = write_transformer(tmp_path / "model", dim=24)
     texts = {"body": TEXTS, "summary": TEXTS[::-1]}
-    made = {f"of_{name}": list(PlainEmbedder(folder).embed_passages(each, None).vectors) for name, each in texts.items()}
-    vectors = {name: pa.array(each, pa.list_(pa.float32(), 24)) for name, each in made.items()}
+    embedder, floats = PlainEmbedder(folder), pa.list_(pa.float32(), 24)
+    vectors = {
+        f"of_{name}": pa.array(list(embedder.embed_passages(each, None).vectors), floats) for name, each in texts.items()
+    }
     table = pa.table({"id": [f"d{n}" for n in range(COUNT)], **texts, **vectors})
     lancedb.connect(str(tmp_path / "lance")).create_table("papers", table)
-    arguments = ["search", f"lancedb:{tmp_path / 'lance'}#papers", TEXTS[7], "--model", str(folder), "-k", "1", "--json"]
+    target = f"lancedb:{tmp_path / 'lance'}#papers"
+    arguments = ["search", target, TEXTS[7], "--model", str(folder), "-k", "1", "--json"]
     for name, expected in (("body", "d7"), ("summary", f"d{COUNT - 8}")):  # each has a copy of its own
         chosen = ["--text", name, "--vector", f"of_{name}"]
         result = CliRunner().invoke(app, [*arguments, *chosen], catch_exceptions=False)
