@@ -91,7 +91,8 @@ def test_the_command_searches_the_column_that_is_named(tmp_path: Path):
     texts = {"body": TEXTS, "summary": TEXTS[::-1]}
     embedder, floats = PlainEmbedder(folder), pa.list_(pa.float32(), 24)
     vectors = {
-        f"of_{name}": pa.array(list(embedder.embed_passages(each, None).vectors), floats) for name, each in texts.items()
+        f"of_{name}": pa.array(list(embedder.embed_passages(each, None).vectors), floats)
+        for name, each in texts.items()
     }
     table = pa.table({"id": [f"d{n}" for n in range(COUNT)], **texts, **vectors})
     lancedb.connect(str(tmp_path / "lance")).create_table("papers", table)
