@@ -3,7 +3,9 @@
 import asyncio
 import inspect
 import logging
+import sys
 import threading
+import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,20 @@ def test_a_signature_is_that_of_the_collection(kind: type, of: type, name: str) 
     assert inspect.formatannotation(own.return_annotation) == expected
     function = inspect.unwrap(inspect.getattr_static(kind, name))
     assert inspect.iscoroutinefunction(getattr(function, "__func__", function)) != (name in AT_ONCE)
+
+
+@pytest.mark.parametrize("name", names(AsyncCollection))
+def test_overloads_are_those_of_the_collection(name: str) -> None:
+    """A checker knows a call by them, and not by the signature that all of them share."""
+    if sys.version_info < (3, 11):
+        pytest.skip("typing keeps no overloads")
+    found = [
+        [list(inspect.signature(each).parameters.values()) for each in typing.get_overloads(inspect.unwrap(function))]
+        for function in (getattr(AsyncCollection, name), getattr(Collection, name, None))
+        if inspect.isfunction(function)
+    ]
+    assert len(found) < 2 or found[0] == found[1]
+    assert name != "recontextualize" or len(found[0]) == 2
 
 
 class Recorder:
