@@ -6,7 +6,7 @@ import signal
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.embedders.protocol import Embedder
     from cde_rag.server.language_model import LanguageModel
+    from cde_rag.server.token_batcher import Role
 
 CONTEXT_SUFFIX = ".context.safetensors"
 KEY_VARIABLE = "CDE_RAG_API_KEY"
@@ -173,7 +174,7 @@ def serve(
     folders = {_named(path)[0]: folder for path in shared if (folder := user_path(_named(path)[1])).is_dir()}
     warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
     options = ServerOptions(
-        default_role=cast(Literal["query", "document"] | None, default_role),
+        default_role=cast("Role | None", default_role),
         keys=keys,
         max_body_bytes=max_body,
         contexts=contexts,

@@ -5,13 +5,14 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, Literal
+from typing import IO, Annotated, Any, Final
 
 from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from cde_rag._validation import unique_keys
+from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.contextual import ContextualEmbedder, contextual
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextError, CorpusError
@@ -56,7 +57,7 @@ async def create_context(
     model: str | None = None,
     seed: int = 0,
     context_size: Annotated[int | None, Query(ge=1)] = None,
-    strategy: Literal["random", "clusters"] = "random",
+    strategy: Strategy = "random",
 ) -> Json:
     """Make a context from documents: JSONL, streamed, an object with "text" (and "title") per line.
 
