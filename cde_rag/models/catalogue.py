@@ -24,8 +24,8 @@ class KnownModel:
         context: "trained" if it reads a context; "by arithmetic" if a corpus changes its vectors afterwards.
         languages: Languages that it reads.
         dim: Length of a vector.
-        megabytes: Size of its files, with those of a first half, in float16 where it is downloaded as such; 0 if that is
-            unknown here.
+        megabytes: Size of its files, with those of a first half, in float16 where it is downloaded as such; 0 if that
+            is unknown here.
         cost: Time of a text, as a multiple of all-MiniLM-L6-v2's: of its encoder's parameters, so an estimate.
         licence: SPDX name.
     """

@@ -22,7 +22,9 @@ class FaissStore(Store):
         ValueError: `index` or `quantization` is none of these.
     """
 
-    def __init__(self, path: str | Path, *, index: FaissIndexKind | None = None, quantization: str | None = None) -> None:
+    def __init__(
+        self, path: str | Path, *, index: FaissIndexKind | None = None, quantization: str | None = None
+    ) -> None:
         self._engine = FolderEngine(given_path(path, "The folder of a store"), index, quantization)
         super().__init__(self._engine)
 
