@@ -21,6 +21,7 @@ from llama_index.vector_stores.faiss import FaissVectorStore
 from tiny import WORDS
 
 from cde_rag import ContextualEmbedder, FunctionEmbedder
+from cde_rag.adoption.reembedding import reembedding
 from cde_rag.embedders.protocol import Embedder
 
 COUNT = 40
@@ -35,6 +36,12 @@ def stub(name: str, dim: int) -> ContextualEmbedder:
         return np.stack([np.random.default_rng(seed).normal(size=dim) for seed in seeds]).astype(np.float32)
 
     return FunctionEmbedder(embed, name=name)
+
+
+def switched(target: str, embedder: ContextualEmbedder) -> None:
+    """Move an index to another model."""
+    with reembedding(target) as move:
+        move.switch(embedder)
 
 
 class Row(NamedTuple):

@@ -21,6 +21,7 @@ class Server(ThreadingHTTPServer):
         weights: Number of the model behind the name; another one has other vectors.
         step: Order of the answers: -1 for the last text first.
         raw: Answer in place of vectors, if any.
+        longest: Most characters of a text; a longer one is refused with status 400.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class Server(ThreadingHTTPServer):
         self.keys: set[str] = set()
         self.fails, self.status, self.until, self.weights, self.step = 0, 500, 0, 0, 1
         self.raw: Any = None
+        self.longest = 1_000_000
 
     @property
     def url(self) -> str:
@@ -47,6 +49,9 @@ class Calls(BaseHTTPRequestHandler):
         if self.path != "/v1/embeddings" or (self.server.fails and not self.server.until):
             self.server.fails -= 1
             self._answer(self.server.status, {"error": {"message": "too busy"}})
+            return
+        if max(map(len, asked["input"])) > self.server.longest:
+            self._answer(400, {"error": {"message": f"too many tokens for {self.server.url}"}})
             return
         if self.server.raw is not None:
             self._answer(200, self.server.raw)

@@ -352,6 +352,24 @@ def test_an_error_of_the_service_during_sampling_costs_one_call(tmp_path: Path) 
     assert sorted(text for text in service.embedded[start:] if text != PROBES[0]) == sorted(texts)
 
 
+def test_a_text_that_the_service_refuses_is_left_out_of_the_context() -> None:
+    service = Service()
+
+    def picky(texts: list[str]) -> list[list[float]]:
+        if any("zzz" in text for text in texts):
+            raise ValueError("status 400")
+        return service(texts)
+
+    plain = FunctionEmbedder(picky, name="words-1", mini_batch_size=16)
+    texts = [f"{WORDS[i % 20]} {i}" for i in range(100)]
+    with pytest.warns(CDEWarning, match=r"2 of 102 sampled documents are left out .*, such as 'zzz \d': status 400"):
+        found = ArithmeticEmbedder.from_corpus([*texts, "zzz 1", "zzz 2"], model=plain)
+    expected = ArithmeticEmbedder.from_corpus(texts, model=plain)
+    np.testing.assert_allclose(found.embed_queries(["river"]), expected.embed_queries(["river"]), atol=1e-6)
+    with pytest.raises(ValueError, match="status 400"):
+        ArithmeticEmbedder.from_corpus(["zzz 1", "zzz 2"], model=plain)
+
+
 def test_a_model_that_changes_while_it_is_in_use_is_an_error(papers: Collection, service: Service) -> None:
     before = papers.count()
     service.seed = 1

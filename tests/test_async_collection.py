@@ -1,11 +1,13 @@
 """AsyncCollection: Collection's calls and signatures, side by side, and cancelled without a loss."""
 
+import ast
 import asyncio
 import inspect
 import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -14,7 +16,7 @@ import pytest
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder
-from cde_rag.collection import async_collection
+from cde_rag.collection import async_collection, collection
 from cde_rag.collection.async_collection import AsyncCollection, AsyncSearcher
 from cde_rag.errors import FilterError
 from cde_rag.indexing.upsert import Progress
@@ -69,6 +71,23 @@ def test_a_signature_is_that_of_the_collection(kind: type, of: type, name: str) 
     assert inspect.formatannotation(own.return_annotation) == expected
     function = inspect.unwrap(inspect.getattr_static(kind, name))
     assert inspect.iscoroutinefunction(getattr(function, "__func__", function)) != (name in AT_ONCE)
+
+
+def overloads(module: ModuleType) -> dict[str, list[str]]:
+    """The arguments of each overload, as they are written: typing keeps none of functions that are checked."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "overload" in map(
+            ast.unparse, node.decorator_list
+        ):
+            found.setdefault(node.name, []).append(ast.unparse(node.args))
+    return found
+
+
+def test_overloads_are_those_of_the_collection() -> None:
+    """A checker knows a call by them, and not by the signature that all of them share."""
+    assert overloads(async_collection) == overloads(collection)
+    assert len(overloads(collection)["recontextualize"]) == 2
 
 
 class Recorder:

@@ -124,6 +124,7 @@ def test_a_weight_that_is_no_number_is_refused(weight: Any) -> None:
         fuse([], [], weight=weight)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_an_unknown_fusion_is_refused() -> None:
     with pytest.raises(ValueError, match="Expected a fusion among convex, reciprocal_ranks, found 'sum'"):
-        fuse([], [], fusion="sum")
+        fuse([], [], fusion="sum")  # type: ignore[arg-type]

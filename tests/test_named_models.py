@@ -162,6 +162,7 @@ def test_models_are_listed_as_they_load(monkeypatch: pytest.MonkeyPatch) -> None
     listed = {row["name"]: row for row in json.loads(done.stdout)}
     for name in ("cde-mini-2", "cde-mini-1", "cde-base-1"):
         assert (listed[name]["where"], listed[name]["dim"]) == ("bundled", CDEModel.shared(name).dim)
+    assert listed["cde-base-1"]["megabytes"] == 55  # with cde-mini-1's, its first half
     assert all(ModelName.parse(name).is_hub_id for name, row in listed.items() if row["where"] == "hub")
     done = CliRunner().invoke(app, ["models"])
     assert "All of these run without torch." in done.stderr

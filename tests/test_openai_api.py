@@ -13,7 +13,7 @@ from intact import damages
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.openai_api import openai_embedder
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
-from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, ServiceError
 from cde_rag.models.plain.fixed_texts import PROBES
 from cde_rag.stores.faiss import FaissStore
 
@@ -45,6 +45,20 @@ def test_dimensions_are_asked_for(server: Server) -> None:
     embedder = openai_embedder("small", base_url=server.url, api_key="x", dimensions=5)
     assert embedder.embed_documents(TEXTS).shape == (20, 5)
     assert {call["dimensions"] for call in server.calls} == {5}
+
+
+def test_one_text_that_the_api_refuses_is_a_corpus_error(server: Server) -> None:
+    """Of several none is known to be at fault, and fixed texts never are."""
+    embedder = openai_embedder("small", base_url=server.url, api_key="x", prefixes={"query": "q: ", "document": "d: "})
+    server.longest = 100
+    for embed in (embedder.embed_documents, embedder.embed_queries):
+        with pytest.raises(CorpusError, match=r"one of 203 characters that its API refuses\. Shorten it"):
+            embed(["a" * 200])
+        with pytest.raises(ServiceError, match=r"found: .*too many tokens"):
+            embed(["a" * 200, "b"])
+    server.longest = 1
+    with pytest.raises(ServiceError, match="too many tokens"):
+        openai_embedder("small", base_url=server.url, api_key="x", mini_batch_size=1)
 
 
 def test_long_texts_go_in_calls_of_fewer(server: Server) -> None:

@@ -105,8 +105,12 @@ def test_the_same_space_in_bfloat16(plain: ContextualEmbedder, folder: Path) -> 
     vectors = half.embed_documents(TEXTS)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert (vectors * plain.embed_documents(TEXTS)).sum(axis=1).min() > 0.99  # random weights, not real ones
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_another_dtype_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match="found 'int4'"):
-        PlainEmbedder(folder, options=EmbedderOptions(dtype="int4"))
+        PlainEmbedder(folder, options=EmbedderOptions(dtype="int4"))  # type: ignore[arg-type]
 
 
 def test_long_texts_are_counted(plain: ContextualEmbedder) -> None:

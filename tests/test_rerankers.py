@@ -146,6 +146,7 @@ def test_the_runtime_is_chosen_by_measuring(tmp_path: Path, monkeypatch: pytest.
     assert named_reranker(folder) is reranker
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_names_that_are_no_reranker(tmp_path: Path) -> None:
     for name in ("", "cde-mini-1", str(tmp_path / "nowhere"), "a/b/c", "ms-marco"):
         with pytest.raises(ModelError, match="Expected a folder of a cross-encoder, or a hub id of one such as"):

@@ -27,7 +27,9 @@ from cde_rag.stores.faiss import FaissStore
 _VERSION: Final = "foreign_version"  # key of the settings: the index, when the copy was made
 
 
-def foreign_collection(source: Movable, embedder: Embedder) -> Collection:
+def foreign_collection(
+    source: Movable, embedder: Embedder, *, text: str | None = None, vector: str | None = None
+) -> Collection:
     """Audit an index, bring its copy up to date, and return the Collection of the copy, which is only to be searched.
 
     Rows without a text, or whose vector has another length, are not in it.
@@ -35,6 +37,8 @@ def foreign_collection(source: Movable, embedder: Embedder) -> Collection:
     Args:
         source: The index.
         embedder: Embedder that made its vectors.
+        text: Location of the text, as `source_of` was given it: each has a copy of its own.
+        vector: Name of the vector or column, likewise.
 
     Raises:
         CorpusError: The index has no text.
@@ -43,7 +47,8 @@ def foreign_collection(source: Movable, embedder: Embedder) -> Collection:
     found = audit(source, embedder)
     if found.others or found.disputes:
         raise StoreError(f"{found.advice} Nothing is searched with a model that did not make the vectors.")
-    name = hashlib.sha256(f"{place_of(source)}\n{embedder.fingerprint}".encode()).hexdigest()[:32]
+    chosen = "" if text is None and vector is None else f"\n{text!r}\n{vector!r}"
+    name = hashlib.sha256(f"{place_of(source)}\n{embedder.fingerprint}{chosen}".encode()).hexdigest()[:32]
     folder = cache_folder() / "foreign" / f"{name}.faiss"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has the texts
     store = FaissStore(folder)

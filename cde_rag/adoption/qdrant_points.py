@@ -7,6 +7,7 @@ has lost it, and is found again among those without our vector.
 """
 
 import itertools
+import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
@@ -16,7 +17,8 @@ from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
-from cde_rag.records import Record, encode
+from cde_rag.records import Record
+from cde_rag.stores.checks import plain_settings
 from cde_rag.stores.qdrant import generations, index, tables
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.contexts import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
@@ -61,7 +63,7 @@ class AdoptingEngine(QdrantEngine):
 
     def adopt(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Make a store, without records as yet, of the collection."""
-        encoded = encode(settings, "The store's settings")
+        encoded = json.dumps(settings, ensure_ascii=False)
         with self.lock.writing():
             generations.first(self.points(adopted=True), dim, fingerprint, context, encoded, self._indexing)
 
@@ -186,7 +188,7 @@ class AdoptingStore(QdrantStore):
         """
         self.check_there()
         try:
-            self._engine.adopt(dim=dim, fingerprint=fingerprint, context=context, settings=settings)
+            self._engine.adopt(dim=dim, fingerprint=fingerprint, context=context, settings=plain_settings(settings))
         except StoreError as error:
             raise StoreError(f"{error} {_COPY}") from error
 

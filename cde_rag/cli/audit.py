@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.collections import existing, open_collection
-from cde_rag.cli.foreign import embedder_of, is_collection, named_by_stamp, prefixes_of
+from cde_rag.cli.foreign import TextOption, VectorOption, embedder_of, is_foreign, named_by_stamp, prefixes_of
 from cde_rag.cli.output import JsonOption, print_json, printable
 
 if TYPE_CHECKING:
@@ -31,11 +31,8 @@ def audit(
     context: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Context of a contextual model, *.context.safetensors.")
     ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Payload key or column of the text, or langchain, llamaindex for Qdrant."),
-    ] = None,
-    vector: Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")] = None,
+    text: TextOption = None,
+    vector: VectorOption = None,
     document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     sample: Annotated[int, typer.Option(min=1, help="Number of texts to embed again.")] = 64,
@@ -65,14 +62,14 @@ def audit(
     from cde_rag.indexing.audit import audit as compare
 
     prefixes = prefixes_of(document_prefix, query_prefix)
-    if is_collection(target):
-        found = _of_collection(target, model, sample, seed)
-    else:
+    if is_foreign(target):
         with source_of(target, text=text, vector=vector, seed=seed) as source:
             stamped = named_by_stamp(source) if model is None and context is None else None
             if stamped is not None:
                 model, prefixes = stamped[0], prefixes or stamped[1]
             found = compare(source, embedder_of(model, context, prefixes), sample=sample)
+    else:
+        found = _of_collection(target, model, sample, seed)
     _print(found, as_json=as_json)
     if found.others or found.disputes:
         raise typer.Exit(1)
@@ -89,8 +86,8 @@ def stamp(
     context: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Context of a contextual model, *.context.safetensors.")
     ] = None,
-    text: Annotated[str | None, typer.Option(metavar="KEY", help="Payload key or column of the text.")] = None,
-    vector: Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")] = None,
+    text: TextOption = None,
+    vector: VectorOption = None,
     document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     sample: Annotated[int, typer.Option(min=1, help="Number of texts to embed again before.")] = 64,

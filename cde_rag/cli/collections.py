@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from cde_rag._validation import RepeatedKeyError, unique_keys
+from cde_rag.cli.foreign import TextOption, VectorOption, is_foreign, open_foreign
 from cde_rag.cli.output import (
     RERANKER,
     JsonOption,
@@ -163,6 +164,8 @@ def search(
         typer.Option(min=0, max=_MOST, help="Milliseconds of reranking, with --rerank.  [default: no limit]"),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print full texts, with their line breaks.")] = False,
+    text: TextOption = None,
+    vector: VectorOption = None,
     tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,
@@ -186,7 +189,6 @@ def search(
       cde-rag search docs.faiss "lost connections" \\
         --rerank cross-encoder/ms-marco-MiniLM-L6-v2
     """
-    from cde_rag.cli.foreign import is_collection, open_foreign
     from cde_rag.search.fusion import CANDIDATES, Ranking
     from cde_rag.search.searcher import RERANKED, bm25_searcher
     from cde_rag.stores.filters import parse
@@ -197,7 +199,8 @@ def search(
         parse(where)  # a wrong filter is found before a model is loaded
     _check_needed("--group-by KEY", group_by, {"--group-size": group_size})
     _check_needed("--rerank NAME", rerank, {"--rerank-top": rerank_top, "--rerank-budget-ms": rerank_budget_ms})
-    foreign = None if is_collection(collection) else open_foreign(collection, model, tenant)
+    foreign = open_foreign(collection, model, tenant, text=text, vector=vector) if is_foreign(collection) else None
+    _check_needed("an index of another application", foreign, {"--text": text, "--vector": vector})
     if foreign is None and not at(collection).exists() and Path(query).exists() and at(query).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
     place = existing(collection, tenant) if foreign is None else foreign.store

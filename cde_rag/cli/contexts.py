@@ -16,7 +16,7 @@ from cde_rag.cli.collections import (
     on_workers,
     open_collection,
 )
-from cde_rag.cli.foreign import is_collection
+from cde_rag.cli.foreign import TextOption, VectorOption, is_foreign
 from cde_rag.cli.output import (
     JsonOption,
     ProgressOption,
@@ -28,14 +28,7 @@ from cde_rag.cli.output import (
     shown_place,
     updating,
 )
-from cde_rag.cli.reembed import (
-    JournalOption,
-    OldContextOption,
-    OldModelOption,
-    TextOption,
-    VectorOption,
-    rollback_move,
-)
+from cde_rag.cli.reembed import JournalOption, OldContextOption, OldModelOption, rollback_move
 from cde_rag.errors import CorpusError
 
 _TIMED = 32  # documents that are embedded to measure the speed
@@ -199,7 +192,7 @@ def rollback(
       cde-rag rollback papers.faiss
       cde-rag rollback chroma:chroma_db#papers
     """
-    if not is_collection(collection):
+    if is_foreign(collection):
         rollback_move(collection, old_model, from_context, text=text, vector=vector, journal=journal, as_json=as_json)
         return
     with (

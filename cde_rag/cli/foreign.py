@@ -1,7 +1,7 @@
 """Indexes of other applications: the embedder that options or a stamp name, and the copy that is searched."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from cde_rag.embedders.protocol import Embedder
     from cde_rag.indexing.audit import Source
     from cde_rag.models.model import Model
+
+TextOption = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Payload key or column of the text, or langchain, llamaindex for Qdrant."),
+]
+VectorOption = Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")]
 
 
 def named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
@@ -47,14 +53,16 @@ def named_by_stamp(source: "Source") -> tuple[str, dict[str, str]] | None:
     return name, dict(found.prefixes)
 
 
-def is_collection(target: str) -> bool:
-    """Return True if a target is the folder or address of a cde-rag collection."""
+def is_foreign(target: str) -> bool:
+    """Return True if a target names an index of another application, False for the place of a collection."""
     from cde_rag.adoption.audit_sources import KINDS
 
-    return not target.startswith(tuple(f"{kind}:" for kind in KINDS))
+    return target.startswith(tuple(f"{kind}:" for kind in KINDS))
 
 
-def open_foreign(target: str, model: str | None, tenant: str | None) -> "Collection":
+def open_foreign(
+    target: str, model: str | None, tenant: str | None, *, text: str | None = None, vector: str | None = None
+) -> "Collection":
     """Open the copy of another application's index, after an audit; its stamp names the model by default."""
     from cde_rag.adoption.audit_sources import source_of
     from cde_rag.adoption.foreign_search import foreign_collection
@@ -63,13 +71,13 @@ def open_foreign(target: str, model: str | None, tenant: str | None) -> "Collect
 
     if tenant is not None:
         raise typer.BadParameter("an index of another application has no tenants", param_hint="--tenant")
-    with source_of(target) as source:
+    with source_of(target, text=text, vector=vector) as source:
         fingerprint = source.stamp() if model is None else None
         context = None if fingerprint is None else cached_context(fingerprint)
         stamped = named_by_stamp(source) if model is None and context is None else None
         name, prefixes = (model, None) if stamped is None else stamped
         embedder = embedder_of(name, None, prefixes) if context is None else loaded(context)
-        opened = foreign_collection(source, embedder)
+        opened = foreign_collection(source, embedder, text=text, vector=vector)
         if lost := source.count() - opened.store.count():
             typer.echo(f"{lost:,} rows without a text or with a vector of another length are not searched.", err=True)
     return opened

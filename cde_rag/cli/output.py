@@ -17,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from cde_rag.records import Hit, Record
     from cde_rag.search.grouping import Group
+    from cde_rag.search.query_words import QueryWords
     from cde_rag.stores.store import Store
 
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
@@ -93,9 +94,10 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
             line for each text.
     """
     from cde_rag.readers import SECTION_KEY
+    from cde_rag.search.query_words import QueryWords
 
     width, on_terminal = _width() - 8, sys.stdout.isatty()
-    found = _Terms(query)
+    words = QueryWords(query)
     for hit in hits:
         section = hit.metadata.get(SECTION_KEY)
         if not isinstance(section, str) or hit.title.endswith(section):  # as a header it is a part of the title
@@ -108,11 +110,11 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
             line = one_line(title, room) + f"  [{name}]" if room >= SHORTEST else one_line(f"{title}  [{name}]", width)
         typer.echo(f"{hit.score:6.3f}  {line}")
         lines = _wrapped(hit.text, max(SHORTEST, width - 4)) if full or on_terminal else [one_line(hit.text, width)]
-        shown = lines if full else found.snippet(lines)
+        shown = lines if full else _snippet(lines, words)
         if (place := _place(hit)) is not None:
             typer.echo(f"{'':8}{printable(place)}")
         for text in shown:
-            typer.echo(f"{'':8}{found.marked(text) if on_terminal else text}".rstrip())
+            typer.echo(f"{'':8}{_marked(text, words) if on_terminal else text}".rstrip())
 
 
 def _place(hit: "Hit") -> str | None:
@@ -159,37 +161,25 @@ def _wrapped(text: str, width: int) -> list[str]:
     return found
 
 
-class _Terms:
-    """The words of a query in texts, whatever their endings.
+def _marked(text: str, words: "QueryWords") -> str:
+    """Return a text with the words that match in bold."""
+    from cde_rag.stores.text_analysis import WORD
 
-    Args:
-        query: Query of a search.
-    """
+    matching = words.words_in(text)
+    return WORD.sub(lambda found: typer.style(found[0], bold=True) if found[0] in matching else found[0], text)
 
-    def __init__(self, query: str) -> None:
-        from cde_rag.stores.text_analysis import NEWEST, WORD
 
-        self._analyzer, self._word = NEWEST, WORD
-        self._terms = frozenset(NEWEST.terms(query))
-
-    def _of(self, text: str) -> frozenset[str]:
-        return self._terms.intersection(self._analyzer.terms(text))
-
-    def marked(self, text: str) -> str:
-        """Return a text with the words in bold."""
-        return self._word.sub(lambda found: typer.style(found[0], bold=True) if self._of(found[0]) else found[0], text)
-
-    def snippet(self, lines: Sequence[str]) -> list[str]:
-        """Return the consecutive lines with the most different words, with "…" where others are left out."""
-        words = [self._of(line) for line in lines]
-        starts = range(max(1, len(lines) - _LINES + 1))
-        begin = max(starts, key=lambda start: len(frozenset[str]().union(*words[start : start + _LINES])))
-        shown = list(lines[begin : begin + _LINES])
-        if begin:
-            shown[0] = f"… {shown[0].lstrip()}"
-        if begin + _LINES < len(lines):
-            shown[-1] = f"{shown[-1]} …"
-        return shown
+def _snippet(lines: Sequence[str], words: "QueryWords") -> list[str]:
+    """Return the consecutive lines with the most different terms of the query, "…" where others are left out."""
+    terms = [words.terms_in(line) for line in lines]
+    starts = range(max(1, len(lines) - _LINES + 1))
+    begin = max(starts, key=lambda start: len(frozenset[str]().union(*terms[start : start + _LINES])))
+    shown = list(lines[begin : begin + _LINES])
+    if begin:
+        shown[0] = f"… {shown[0].lstrip()}"
+    if begin + _LINES < len(lines):
+        shown[-1] = f"{shown[-1]} …"
+    return shown
 
 
 def _width() -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cde_rag.cli.foreign import TextOption, VectorOption, prefixes_of
 from cde_rag.cli.output import (
     JsonOption,
     ProgressOption,
@@ -37,8 +38,6 @@ JournalOption = Annotated[
         metavar="FOLDER", help="State of the move. [default: next to the store; for a server in the present folder]"
     ),
 ]
-TextOption = Annotated[str | None, typer.Option(metavar="KEY", help="Payload key or column of the text.")]
-VectorOption = Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")]
 OldModelOption = Annotated[
     str | None, typer.Option("--from", metavar="NAME", help="Model that made the old vectors, to check and compare.")
 ]
@@ -95,7 +94,6 @@ def reembed(
     """
     from cde_rag.adoption.move_plan import plan_move
     from cde_rag.adoption.reembedding import reembedding
-    from cde_rag.cli.foreign import prefixes_of
     from cde_rag.evaluation.judged_questions import read_judged_questions
 
     questions = [] if judged is None else read_judged_questions(judged)  # a bad file is found before a model is loaded

@@ -6,7 +6,7 @@ import signal
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.embedders.protocol import Embedder
     from cde_rag.server.language_model import LanguageModel
+    from cde_rag.server.token_batcher import Role
 
 CONTEXT_SUFFIX = ".context.safetensors"
 KEY_VARIABLE = "CDE_RAG_API_KEY"
@@ -137,7 +138,7 @@ def serve(
     """
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serve")
-    from cde_rag.cli.foreign import is_collection
+    from cde_rag.cli.foreign import is_foreign
     from cde_rag.models.rerankers import named_reranker
     from cde_rag.models.runtimes.native_memory import bound_native_memory
     from cde_rag.server.access import ApiKeys, check_bind
@@ -149,7 +150,7 @@ def serve(
     from cde_rag.server.uvicorn_server import BoundSockets, run
 
     bound_native_memory()
-    if foreign := [path for path in paths if not is_collection(_named(path)[1])]:
+    if foreign := [path for path in paths if is_foreign(_named(path)[1])]:
         raise CDEError(
             f"Expected collections, which serve writes to, found {foreign[0].partition(':')[0]}, an index of another "
             "application. cde-rag mcp and cde-rag search read it."
@@ -173,7 +174,7 @@ def serve(
     folders = {_named(path)[0]: folder for path in shared if (folder := user_path(_named(path)[1])).is_dir()}
     warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
     options = ServerOptions(
-        default_role=cast(Literal["query", "document"] | None, default_role),
+        default_role=cast("Role | None", default_role),
         keys=keys,
         max_body_bytes=max_body,
         contexts=contexts,
@@ -215,7 +216,7 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
     Raises:
         CDEError: Two of them have one name, or a name has other characters than addresses take.
     """
-    from cde_rag.cli.foreign import is_collection, open_foreign
+    from cde_rag.cli.foreign import is_foreign, open_foreign
     from cde_rag.server.registry import NAME_PATTERN
 
     collections: dict[str, Collection] = {}
@@ -230,7 +231,7 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
             raise StoreError(f"Two collections are named {name!r}. Give one another name: NAME={path}")
         if is_context:
             contexts[name] = _embedder(path, model)
-        elif not is_collection(place):
+        elif is_foreign(place):
             collections[name] = open_foreign(place, model, None)
         else:
             collections[name] = open_collection(existing(place), model)
@@ -277,12 +278,12 @@ def _tenant_keys(path: Path | None) -> dict[str, str]:
 
 def _named(text: str) -> tuple[str, str]:
     """Return name and place of an argument `[NAME=]PATH`; an index of another application has the name after #."""
-    from cde_rag.cli.foreign import is_collection
+    from cde_rag.cli.foreign import is_foreign
 
     named, rest = text.partition("=")[::2] if "=" in text.partition("://")[0] else ("", "")
     if rest:
         return named, rest
-    if not is_collection(text):
+    if is_foreign(text):
         place, _, name = text.rpartition("#")
         return name if place else user_path(name.partition(":")[2]).resolve().stem, text
     path = Path(text.partition("?")[0]) if "://" in text else user_path(text)

@@ -988,12 +988,19 @@ class Collection(ProcessBound):
             ValueError: Another strategy, `context_size` is below 1, or `grace_s` below 0 or not finite.
         """
         wanted = Wanted(
-            seed=seed, context_size=context_size, strategy=strategy, windows=windows, model=model, embedder=embedder
+            seed=seed,
+            context_size=context_size,
+            strategy=strategy,
+            windows=windows,
+            model=model,
+            embedder=embedder,
+            canary=canary,
+            grace_s=grace_s,
         )
         moved = self.store, self._active, self.parent_key, wanted
         if dry_run:
-            return recontextualization.dry_run(*moved, canary=canary, grace_s=grace_s)
-        done = recontextualization.recontextualize(*moved, canary=canary, grace_s=grace_s, on_progress=on_progress)
+            return recontextualization.dry_run(*moved)
+        done = recontextualization.recontextualize(*moved, on_progress)
         self._calibrated(done.documents, done.fingerprint)
         return done
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from cde_rag.models import CDEModel
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import read_json
 from cde_rag.models.loading import ModelSource
+from cde_rag.models.runtimes.stage_runner import Dtype
 
 sentence_transformers: Any = require("sentence_transformers", "interop")
 
@@ -135,7 +136,8 @@ class ContextualModule(torch.nn.Module):
         model = self._model
         if torch.device(str(model.device)) != self._place:
             network, digest = copy.deepcopy(model.network), model.identity.weights_sha256
-            moved = CDEModel(network, model.tokenizer, digest, device=str(self._place), dtype=model.dtype)
+            dtype = cast(Dtype, model.dtype)
+            moved = CDEModel(network, model.tokenizer, digest, device=str(self._place), dtype=dtype)
             moved.folder = model.folder
             options = self.embedder.options.of_loaded
             self._model, self.embedder = moved, ContextualEmbedder(moved, self.embedder.context, options=options)

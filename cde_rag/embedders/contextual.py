@@ -108,6 +108,7 @@ class ContextualEmbedder:
             ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
 
         Warns:
+            CDEWarning: A plain model refuses documents of the sample, which are left out.
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         check_list(texts, call="from_corpus")

@@ -13,8 +13,10 @@ from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
 from cde_rag.context.identity import ARITHMETIC, HasIdentity, ModelIdentity
 from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_small_context
-from cde_rag.errors import ContextError
+from cde_rag.errors import CDEWarning, ContextError, warn_user
 from cde_rag.models.model import Model
+from cde_rag.models.plain.fixed_texts import PROBES
+from cde_rag.models.refusals import read_in_halves
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
 _STRATEGIES = ("random", "clusters", "strata")
@@ -81,10 +83,19 @@ def fit(
     source: str = "all",
     identity: ModelIdentity | None = None,
 ) -> Context:
-    """Run the first stage over a sample, repeated where the model expects more, and make the Context of it."""
+    """Run the first stage over a sample, repeated where the model expects more, and make the Context of it.
+
+    A plain model may refuse some of the documents, which are left out.
+
+    Warns:
+        CDEWarning: It did, with one of them.
+    """
     documents = repeated(sample.documents, model.context_size or 1)
-    places = {text: place for place, text in enumerate(dict.fromkeys(documents))}
-    vectors = model.first_stage(list(places))[[places[text] for text in documents]]
+    texts = list(dict.fromkeys(documents))
+    texts, made = _readable(model, texts) if model.identity.is_plain else (texts, model.first_stage(texts))
+    places = {text: place for place, text in enumerate(texts)}
+    documents = [text for text in documents if text in places]
+    vectors = made[[places[text] for text in documents]]
     fixed, fixed_vectors = model.fixed
     return Context.create(
         contextual_identity(model) if identity is None else identity,
@@ -95,6 +106,33 @@ def fit(
         documents_seen=sample.documents_seen,
         source=source,
     )
+
+
+def _readable(model: Model, texts: list[str]) -> tuple[list[str], Float32[np.ndarray, "texts dim"]]:
+    """Embed the texts that a plain model reads; the warning names one of the others.
+
+    Raises:
+        Exception: That of the model, if it reads none.
+    """
+
+    def is_up() -> bool:
+        try:
+            model.uncached().first_stage([PROBES[0]])
+        except Exception:  # noqa: BLE001 (the error of the texts is raised in its place)
+            return False
+        return True
+
+    read, made, faults = read_in_halves(texts, model.first_stage, is_up=is_up)
+    if faults:
+        text, reason = faults[0]
+        if not read:
+            raise reason
+        warn_user(
+            f"{len(faults)} of {len(texts)} sampled documents are left out of the context, since the model refuses "
+            f"them, such as {text!r:.80}: {reason}",
+            CDEWarning,
+        )
+    return read, np.concatenate(made)
 
 
 def first_context(model: Model) -> Context:

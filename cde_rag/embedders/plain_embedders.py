@@ -152,6 +152,7 @@ class ArithmeticEmbedder:
             ValueError: A negative or infinite `weight`, `context_size` below 1, or another strategy.
 
         Warns:
+            CDEWarning: The model refuses documents of the sample, which are left out.
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         check_list(texts, call="from_corpus")

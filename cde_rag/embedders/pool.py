@@ -15,6 +15,8 @@ import numpy as np
 
 from cde_rag._validation import check_texts
 from cde_rag.embedders.protocol import Embedded
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import Dtype
 
 if TYPE_CHECKING:
     from cde_rag.embedders.contextual import ContextualEmbedder
@@ -38,9 +40,9 @@ class EmbedderSpec:
     model: str
     folder: str
     context: bytes
-    dtype: str | None
+    dtype: Dtype | None
     mini_batch_size: int
-    runtime: str | None = None
+    runtime: Runtime | None = None
 
     @classmethod
     def of(cls, embedder: "ContextualEmbedder") -> "EmbedderSpec":

@@ -12,7 +12,9 @@ from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.errors import warn_of_old_name
 from cde_rag.models.model import Embedded
-from cde_rag.models.runtimes.attention import AUTO, check_attention
+from cde_rag.models.runtimes.attention import AUTO, Attention, check_attention
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import Dtype
 
 if TYPE_CHECKING:
     from cde_rag.embedders.pool import Pool
@@ -44,9 +46,9 @@ class EmbedderOptions:
     """
 
     device: str | None = None
-    dtype: str | None = None
-    runtime: str | None = None
-    attn_implementation: str = AUTO
+    dtype: Dtype | None = None
+    runtime: Runtime | None = None
+    attn_implementation: Attention = AUTO
     mini_batch_size: int | None = None
     pool: "Pool | None" = None
 
@@ -56,7 +58,7 @@ class EmbedderOptions:
             check_positive(self.mini_batch_size, "mini_batch_size")
 
     @property
-    def of_loading(self) -> tuple[str | None, str | None, str | None, str]:
+    def of_loading(self) -> tuple[str | None, Dtype | None, Runtime | None, Attention]:
         """Options for loading a model: device, dtype, runtime and attention."""
         return self.device, self.dtype, self.runtime, self.attn_implementation
 

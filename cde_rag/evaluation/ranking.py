@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from cde_rag.search.fusion import CANDIDATES, Scored, fuse
+from cde_rag.search.fusion import CANDIDATES, Fusion, Scored, fuse
 
 DEPTH = 100  # documents of a ranking; what the deepest metric looks at
 _QUERIES_AT_ONCE = 128  # rows of one score matrix
@@ -65,7 +65,7 @@ def rank_hybrid(
     document_ids: Sequence[str],
     query_ids: Sequence[str],
     *,
-    fusion: str = "convex",
+    fusion: Fusion = "convex",
     weight: float | None = None,
 ) -> list[Ranking]:
     """The documents of the best passages by vectors and words, fused as `Collection.hybrid` fuses them.

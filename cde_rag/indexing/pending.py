@@ -20,6 +20,7 @@ from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import SMALLEST_PART, Progress, next_part
 from cde_rag.models.model import Embedded
 from cde_rag.models.plain.fixed_texts import PROBES
+from cde_rag.models.refusals import read_in_halves
 from cde_rag.records import Row, embedded_text
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
@@ -63,10 +64,7 @@ def waiting_of(state: StoreCalls, rows: Sequence[Row], parent_key: str | None, e
 
 
 def embed_readable(rows: Sequence[AnyRow], embedder: Embedder) -> tuple[list[AnyRow], Embedded, dict[str, Exception]]:
-    """Embed rows, without those that the model refuses when they come alone; does not read the store.
-
-    A call that fails is repeated in halves if the model embeds a text of ours, so that it is up, and a text is to
-    blame; any error counts, since a user's function or an API may raise whatever it likes.
+    """Embed rows, as `read_in_halves`; does not read the store.
 
     Args:
         rows: Rows with their siblings.
@@ -78,20 +76,15 @@ def embed_readable(rows: Sequence[AnyRow], embedder: Embedder) -> tuple[list[Any
     Raises:
         Exception: That of the model, where it embeds nothing else either.
     """
-    try:
-        texts = [embedded_text(row.record) for row, _ in rows]
-        return list(rows), embedder.embed_passages(texts, [passage.siblings for _, passage in rows]), {}
-    except Exception as error:
-        if not isinstance(error, CorpusError) and not _embeds(embedder):
-            raise
-        if len(rows) == 1:
-            nothing = Embedded(np.empty((0, embedder.dim), np.float32), np.empty(0, np.bool_))
-            return [], nothing, {rows[0][0].record.id: error}
-    half = len(rows) // 2
-    parts = [embed_readable(part, embedder) for part in (rows[:half], rows[half:])]
-    vectors, truncated = zip(*((made.vectors, made.truncated) for _, made, _ in parts), strict=True)
-    read, faults = [each for some, _, _ in parts for each in some], parts[0][2] | parts[1][2]
-    return read, Embedded(np.concatenate(vectors), np.concatenate(truncated)), faults
+
+    def embed(some: Sequence[AnyRow]) -> Embedded:
+        texts = [embedded_text(row.record) for row, _ in some]
+        return embedder.embed_passages(texts, [passage.siblings for _, passage in some])
+
+    read, made, faults = read_in_halves(rows, embed, is_up=lambda: _embeds(embedder))
+    vectors = np.concatenate([np.empty((0, embedder.dim), np.float32), *(part.vectors for part in made)])
+    truncated = np.concatenate([np.empty(0, np.bool_), *(part.truncated for part in made)])
+    return read, Embedded(vectors, truncated), {row.record.id: error for (row, _), error in faults}
 
 
 def _embeds(embedder: Embedder) -> bool:

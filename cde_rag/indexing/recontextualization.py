@@ -63,7 +63,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The vector space that a collection is to move to; `Collection.recontextualize` documents each field."""
+    """The vector space that a collection is to move to, and how; `Collection.recontextualize` documents each field."""
 
     seed: int
     context_size: int | None
@@ -71,6 +71,8 @@ class Wanted:
     windows: bool | None
     model: "AnyModel | None"
     embedder: Embedder | None
+    canary: Canary | None
+    grace_s: float
 
 
 def recontextualize(
@@ -78,14 +80,11 @@ def recontextualize(
     active: ActiveEmbedder,
     parent_key: str | None,
     wanted: Wanted,
-    *,
-    canary: Canary | None,
-    grace_s: float,
     on_progress: Callable[[Progress], None] | None,
 ) -> Recontextualization:
     """Move a store to a new Context, as `Collection.recontextualize`, which documents arguments and errors."""
     started = time.monotonic()
-    target = _target(store, active, parent_key, wanted, canary, grace_s)
+    target, canary = _target(store, active, parent_key, wanted), wanted.canary
     with store.lease():
         before, begun = _begun(store, target)
         if begun is None:
@@ -103,7 +102,7 @@ def recontextualize(
 
         embedded = complete(store, number, embedder, parent_key, on_progress, check)
         _follow(store, active, number, embedder)
-        time.sleep(max(0.0, grace_s - (time.monotonic() - started)))
+        time.sleep(max(0.0, wanted.grace_s - (time.monotonic() - started)))
 
         def finished(state: StoreState) -> tuple[Recontextualization, list[int]]:
             numbers = [generation.number for generation in state.generations()]
@@ -115,17 +114,9 @@ def recontextualize(
         return done
 
 
-def dry_run(
-    store: Store,
-    active: ActiveEmbedder,
-    parent_key: str | None,
-    wanted: Wanted,
-    *,
-    canary: Canary | None,
-    grace_s: float,
-) -> Estimate:
+def dry_run(store: Store, active: ActiveEmbedder, parent_key: str | None, wanted: Wanted) -> Estimate:
     """Estimate cost and gain of `recontextualize`; changes nothing, and raises its errors of arguments."""
-    _target(store, active, parent_key, wanted, canary, grace_s)
+    _target(store, active, parent_key, wanted)
     embedder = active.last
     if wanted.embedder is not None:
         return estimate(store, keeping(wanted.embedder, store), parent_key)
@@ -297,20 +288,13 @@ def _documents(context: Context) -> dict[bytes, int]:
     return {row.tobytes(): int(count) for row, count in zip(context.digests, context.counts, strict=True)}
 
 
-def _target(
-    store: Store,
-    active: ActiveEmbedder,
-    parent_key: str | None,
-    wanted: Wanted,
-    canary: Canary | None,
-    grace_s: float,
-) -> _Move:
+def _target(store: Store, active: ActiveEmbedder, parent_key: str | None, wanted: Wanted) -> _Move:
     """Return the target of `recontextualize`; raises like it."""
     from cde_rag.embedders.contextual import ContextualEmbedder, as_model, contextual
     from cde_rag.embedders.corpus_contexts import context_size_for, contextual_identity
     from cde_rag.models.named import is_served
 
-    _check_end(store, canary, grace_s)
+    _check_end(store, wanted.canary, wanted.grace_s)
     serving, model, windows = unwrapped(active.embedder), wanted.model, wanted.windows
     if wanted.embedder is not None:
         if (model, wanted.context_size, windows) != (None, None, None):

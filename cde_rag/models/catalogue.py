@@ -24,7 +24,8 @@ class KnownModel:
         context: "trained" if it reads a context; "by arithmetic" if a corpus changes its vectors afterwards.
         languages: Languages that it reads.
         dim: Length of a vector.
-        megabytes: Size of its files, in float16 where it is downloaded as such; 0 if that is unknown here.
+        megabytes: Size of its files, with those of a first half, in float16 where it is downloaded as such; 0 if that
+            is unknown here.
         cost: Time of a text, as a multiple of all-MiniLM-L6-v2's: of its encoder's parameters, so an estimate.
         licence: SPDX name.
     """
@@ -58,15 +59,14 @@ def known_models() -> Iterator[KnownModel]:
     """
     names = model_files.packaged_names()
     for name in sorted(names, key=lambda each: (not _is_bundled(each), each)):
-        folder = model_files.find(name)
-        config = ModelSource.of(folder, ModelName(base=name)).files.config
+        source = ModelSource.of(model_files.find(name), ModelName(base=name))
         yield KnownModel(
             name=name,
             where="bundled" if _is_bundled(name) else "installed",
             context="trained",
             languages=_languages(name),
-            dim=config.dim,
-            megabytes=round(sum(path.stat().st_size for path in _files(folder)) / 1e6),
+            dim=source.files.config.dim,
+            megabytes=round(sum(Path(path).stat().st_size for path, _ in source.written()) / 1e6),
             cost=next((cost for begin, cost in _COSTS.items() if name.startswith(begin)), 1.0),
             licence=_LICENCE,
         )
@@ -79,10 +79,6 @@ def known_models() -> Iterator[KnownModel]:
 
 def _languages(name: str) -> str:
     return "100 languages" if name in MULTILINGUAL else "English"
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
 
 
 def _is_bundled(name: str) -> bool:

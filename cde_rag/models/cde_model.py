@@ -17,8 +17,9 @@ from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.model import DOCUMENT, QUERY, Embedded, Model
 from cde_rag.models.runtimes import runtime_choice
-from cde_rag.models.runtimes.attention import AUTO, check_without_torch
-from cde_rag.models.runtimes.stage_runner import DTYPES, StageRunner
+from cde_rag.models.runtimes.attention import AUTO, Attention, check_without_torch
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import DTYPES, Dtype, StageRunner
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
 from cde_rag.models.token_batches import TokenBatches, blocks_of
@@ -77,8 +78,8 @@ class CDEModel(Model):
         digest: str,
         *,
         device: str | None = None,
-        dtype: str | None = None,
-        attn_implementation: str = AUTO,
+        dtype: Dtype | None = None,
+        attn_implementation: Attention = AUTO,
     ) -> None:
         if dtype not in (None, *DTYPES):
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
@@ -103,9 +104,9 @@ class CDEModel(Model):
         name: str | Path = "cde-mini",
         *,
         device: str | None = None,
-        dtype: str | None = None,
-        runtime: str | None = None,
-        attn_implementation: str = AUTO,
+        dtype: Dtype | None = None,
+        runtime: Runtime | None = None,
+        attn_implementation: Attention = AUTO,
         revision: str | None = None,
         token: str | None = None,
         attention: str | None = None,
@@ -158,9 +159,9 @@ class CDEModel(Model):
         name: str | Path,
         *,
         device: str | None = None,
-        dtype: str | None = None,
-        runtime: str | None = None,
-        attn_implementation: str = AUTO,
+        dtype: Dtype | None = None,
+        runtime: Runtime | None = None,
+        attn_implementation: Attention = AUTO,
     ) -> "CDEModel":
         """Return the model that the embedders of this process share: loaded for the first, freed with the last.
 
@@ -174,7 +175,12 @@ class CDEModel(Model):
 
     @classmethod
     def _read(
-        cls, source: ModelSource, device: str | None, dtype: str | None, runtime: str | None, attention: str
+        cls,
+        source: ModelSource,
+        device: str | None,
+        dtype: Dtype | None,
+        runtime: Runtime | None,
+        attention: Attention,
     ) -> "CDEModel":
         chosen, fitting = source.chosen_runtime(runtime, device, dtype)
         if chosen == "torch":

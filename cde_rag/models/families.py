@@ -20,7 +20,9 @@ from cde_rag.models.pair.graph import PairGraphRunner, StoredPair
 from cde_rag.models.plain.function_model import FUNCTION
 from cde_rag.models.plain.plain_model import PlainModel
 from cde_rag.models.plain.sentence_transformer_model import SentenceTransformerModel
-from cde_rag.models.runtimes.stage_runner import StageRunner
+from cde_rag.models.runtimes.attention import Attention
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import Dtype, StageRunner
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way.config import TwoWayConfig, is_published
 from cde_rag.models.two_way.files import PublishedFiles
@@ -61,7 +63,7 @@ class TwoStageFamily:
     graphs: Callable[[Any, str, str], StageRunner]
     convert: Callable[[Path, ModelName, Path], None] | None = None
     has_options: bool = False
-    named_dtype: str | None = None
+    named_dtype: Dtype | None = None
     parts: Callable[[Path], Sequence[Path]] = lambda _: ()
 
 
@@ -79,7 +81,9 @@ class PlainFamily:
 
     name: str
     owns: Callable[[ModelIdentity], bool]
-    load: Callable[[ModelIdentity, str | Path | None, str | None, str | None, str | None, str, int], PlainModel]
+    load: Callable[
+        [ModelIdentity, str | Path | None, str | None, Dtype | None, Runtime | None, Attention, int], PlainModel
+    ]
     has_files: bool = True
 
 
@@ -116,9 +120,9 @@ def _sentence_transformer(
     identity: ModelIdentity,
     place: str | Path | None,
     device: str | None,
-    dtype: str | None,
-    runtime: str | None,
-    attention: str,
+    dtype: Dtype | None,
+    runtime: Runtime | None,
+    attention: Attention,
     size: int,
 ) -> PlainModel:
     return SentenceTransformerModel(

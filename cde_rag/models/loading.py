@@ -18,7 +18,8 @@ from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import read_json
 from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.runtimes import runtime_choice
-from cde_rag.models.runtimes.stage_runner import StageRunner
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import Dtype, StageRunner
 
 FEW_DOCUMENTS: Final = 2  # of the sample that models which need a context are measured with: one takes a second
 JOINED: Final = 4  # texts of the sample in each of them: the error of bfloat16 shows in long ones
@@ -102,7 +103,9 @@ class ModelSource:
         """
         return self.family.graphs(self.files, runtime, dtype)
 
-    def chosen_runtime(self, runtime: str | None, device: str | None, dtype: str | None) -> tuple[str, str | None]:
+    def chosen_runtime(
+        self, runtime: Runtime | None, device: str | None, dtype: Dtype | None
+    ) -> tuple[str, Dtype | None]:
         """Choose runtime and dtype: those that are given, or the fastest ones on this machine.
 
         The first choice for a model on a machine measures for some seconds, if several runtimes are installed.
@@ -134,7 +137,7 @@ class ModelSource:
         found = self.files
         context = None
 
-        def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
+        def trial(runtime: str, dtype: Dtype) -> runtime_choice.Trial:
             nonlocal context
             rows, query = self._sample_tokens()
             stages = self._in_torch(dtype) if runtime == "torch" else self.graphs(runtime, dtype)
@@ -144,8 +147,8 @@ class ModelSource:
                 context = read, ((size or 0) + np.arange(len(read))) // max(len(read), 1)
             prepared = stages.prepare(*context)
             return runtime_choice.Trial(
-                stages.runtime,
-                stages.dtype,
+                runtime,
+                dtype,
                 lambda: stages.embed(rows, DOCUMENT, prepared, None, None),
                 lambda: stages.embed(query, QUERY, prepared, None, None),
             )

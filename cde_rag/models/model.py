@@ -14,6 +14,8 @@ from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError, TruncationError, TruncationWarning, warn_user
 from cde_rag.models.files.vector_cache import PlainVectors
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import Dtype
 
 MOST_UNREAD: Final = 0.05  # share of the tokens of a call's texts; beyond it the rest cannot be found at all
 CHECKED: Final = 8  # vectors given to `keep` that are compared with the model's own
@@ -107,8 +109,8 @@ class Model(ABC):
     runtime: str
     dtype: str
     device: str | None = None
-    given_dtype: str | None = None
-    given_runtime: str | None = None
+    given_dtype: Dtype | None = None
+    given_runtime: Runtime | None = None
     mini_batch_size: int = 32
     folder: Path | None = None
     in_workers: bool = False

@@ -17,7 +17,9 @@ from cde_rag.models.files.weights import MODULES, read_json
 from cde_rag.models.model import Model
 from cde_rag.models.plain.api_model import api_client, api_model
 from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL, SentenceTransformerModel
-from cde_rag.models.runtimes.attention import AUTO
+from cde_rag.models.runtimes.attention import AUTO, Attention
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import Dtype
 
 OPENAI: Final = "openai:"  # begins the names of models of OpenAI's own API
 ADDRESSES: Final = ("http://", "https://")  # of other APIs of its form; the model's name follows a "#"
@@ -28,9 +30,9 @@ def named_model(
     name: str | Path,
     *,
     device: str | None = None,
-    dtype: str | None = None,
-    runtime: str | None = None,
-    attn_implementation: str = AUTO,
+    dtype: Dtype | None = None,
+    runtime: Runtime | None = None,
+    attn_implementation: Attention = AUTO,
     prefixes: Mapping[str, str] | None = None,
 ) -> Model:
     """Load a model by its name, of whatever family it is; contextual ones are shared by the embedders of the process.

@@ -19,6 +19,8 @@ from cde_rag.models.plain.corpus_map import unit
 from cde_rag.models.plain.settings import OtherArchitectureError
 from cde_rag.models.rerank_api import RerankEndpoint, is_served
 from cde_rag.models.runtimes import runtime_choice
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import Dtype
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
 
@@ -26,7 +28,7 @@ CrossEncoderModel: TypeAlias = GraphCrossEncoder | TorchCrossEncoder
 
 
 def named_reranker(
-    name: str | Path, *, device: str | None = None, runtime: str | None = None
+    name: str | Path, *, device: str | None = None, runtime: Runtime | None = None
 ) -> CrossEncoderModel | RerankEndpoint:
     """Load a reranker by its name; within a process those who name the same cross-encoder share it.
 
@@ -65,7 +67,7 @@ def named_reranker(
     return _LOADED.get(key, partial(_load, found, device, asked))
 
 
-def _load(found: CrossEncoderFiles, device: str | None, asked: str | None) -> CrossEncoderModel:
+def _load(found: CrossEncoderFiles, device: str | None, asked: Runtime | None) -> CrossEncoderModel:
     try:
         model = PairEncoder.read(found)
     except OtherArchitectureError as other:
@@ -93,7 +95,7 @@ def _timings(model: PairEncoder, found: CrossEncoderFiles) -> Sequence[runtime_c
     """Return the times of the runtimes on this machine, measured once and kept in the user's cache."""
     texts, question = runtime_choice.sample()
 
-    def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
+    def trial(runtime: str, dtype: Dtype) -> runtime_choice.Trial:
         scorer: CrossEncoderModel = (
             TorchCrossEncoder(found.files, device="cpu", dtype=dtype)
             if runtime == "torch"

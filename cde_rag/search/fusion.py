@@ -40,7 +40,7 @@ def fuse(
     vectors: Sequence[tuple[Key, float]],
     words: Sequence[tuple[Key, float]],
     *,
-    fusion: str = "convex",
+    fusion: Fusion = "convex",
     weight: float | None = None,
     candidates: int = CANDIDATES,
 ) -> list[tuple[Key, float]]:
@@ -79,7 +79,7 @@ def fuse(
     return sorted(sums.items(), key=lambda one: -one[1])
 
 
-def check_fusion(fusion: str, weight: float | None) -> float:
+def check_fusion(fusion: Fusion, weight: float | None) -> float:
     """Return the weight to use: the given one, or the default of the fusion.
 
     Raises:

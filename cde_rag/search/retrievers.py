@@ -16,7 +16,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import PendingVectorsWarning, TextIndexError, TextIndexWarning, warn_user
 from cde_rag.records import Hit, Hits, Record, embedded_text
 from cde_rag.search.calibration import ScoreCalibration, calibration_of
-from cde_rag.search.fusion import fuse
+from cde_rag.search.fusion import Fusion, fuse
 from cde_rag.stores.engine import Found
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls, StoreState
@@ -138,7 +138,7 @@ class HybridRetriever:
     store: Store
     active: ActiveEmbedder
     candidates: int
-    fusion: str
+    fusion: Fusion
     weight: float
     on_demand: OnDemand
     budget_s: float

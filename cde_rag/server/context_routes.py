@@ -5,18 +5,19 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, Literal
+from typing import IO, Annotated, Any, Final
 
 from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from cde_rag._validation import unique_keys
+from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.contextual import ContextualEmbedder, contextual
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextError, CorpusError
 from cde_rag.records import Record, embedded_text
-from cde_rag.server.error_responses import Json, RequestError
+from cde_rag.server.error_responses import Json, RequestError, store_error
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import NAME_PATTERN, ServedModel
 from cde_rag.server.service import Serving
@@ -56,7 +57,7 @@ async def create_context(
     model: str | None = None,
     seed: int = 0,
     context_size: Annotated[int | None, Query(ge=1)] = None,
-    strategy: Literal["random", "clusters"] = "random",
+    strategy: Strategy = "random",
 ) -> Json:
     """Make a context from documents: JSONL, streamed, an object with "text" (and "title") per line.
 
@@ -89,7 +90,7 @@ async def create_context(
         await in_thread(embedder.context.save, folder / f"{name}{SUFFIX}")
     except ContextError as error:
         service.registry.remove_context(name)
-        raise RequestError(503, str(error), code="store_error") from error
+        raise store_error(error) from error
     described = _described(ServedModel(f"{embedder.context.identity.name}@{name}", embedder), service)
     return Json(described, status_code=201)
 

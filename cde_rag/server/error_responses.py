@@ -2,8 +2,9 @@
 
 import json
 import logging
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +26,7 @@ from cde_rag.server.text_limits import too_long
 
 _log = logging.getLogger("cde_rag.server")
 _NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients repeat a request after 409 otherwise
+_PLACE: Final = re.compile(r"[/\\]")  # in every address, and in paths
 
 
 class RequestError(CDEError):
@@ -93,10 +95,21 @@ def as_request_error(error: Exception) -> RequestError:
         case ContextError() | ModelError():
             return RequestError(400, str(error), code="invalid_value")
         case StoreError():
-            return RequestError(503, str(error), code="store_error", headers=_NO_RETRY)
+            return store_error(error)
         case _:
             _log.error("internal error", exc_info=error)
             return RequestError(500, "Internal error; the server's log has the reason.", code="internal_error")
+
+
+def store_error(error: CDEError) -> RequestError:
+    """Return the request error for one of a store or a file, without the places that its message names.
+
+    Other libraries' errors, and messages with an address or a path, are only logged.
+    """
+    _log.error("the store failed", exc_info=error)
+    hidden = error.__cause__ is not None or _PLACE.search(str(error))
+    message = "The store gave no answer; the server's log has the reason. Try again later." if hidden else str(error)
+    return RequestError(503, message, code="store_error", headers=_NO_RETRY)
 
 
 def add_handlers(app: FastAPI) -> None:

@@ -2,13 +2,14 @@
 
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from cde_rag.collection.collection import Collection
+from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.protocol import unwrapped
 from cde_rag.indexing.canary import Canary
 from cde_rag.server.error_responses import Json
@@ -39,7 +40,7 @@ class RecontextualizeRequest(RequestBody):
 
     seed: int = Field(0, description="Random seed of the new context's sample.")
     context_size: int | None = Field(None, ge=1, description="Passages of the new context.")
-    strategy: Literal["random", "clusters"] = "random"
+    strategy: Strategy = "random"
     canary: list[CanaryQuery] | None = Field(
         None, min_length=1, description="Queries that must pass before the switch."
     )

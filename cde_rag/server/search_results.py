@@ -10,16 +10,10 @@ from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
 from cde_rag.readers.passages import document_of, place_in_file
 from cde_rag.records import Hit, Record, parent_of
 from cde_rag.search.grouping import Group, ParentHit
+from cde_rag.search.query_words import QueryWords
 from cde_rag.search.searcher import fields_of, unknown_fields
-from cde_rag.stores.text_analysis import NEWEST, WORD
 
 Result = TypeVar("Result")
-_UNMARKED: Final = frozenset(  # words of questions, which stand in most texts
-    NEWEST.terms(
-        "about am any can could did do does from get had has have how i me my our should some them us want we what "
-        "when where which who why would you your"
-    )
-)
 MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
 
 
@@ -42,17 +36,14 @@ def with_matches(hit: Hit, query: str) -> dict[str, Any]:
 
     Args:
         hit: Result of a search.
-        query: The query, whose words `matches` has as they stand in title and text, whatever their endings; of a
-            question without "how do I" and the like.
+        query: The query, whose words `matches` has as they stand in title and text; see `QueryWords`.
     """
-    section, terms = hit.metadata.get(SECTION_KEY), set(NEWEST.terms(query))
-    terms = terms - _UNMARKED or terms
-    words = set(WORD.findall(f"{hit.title} {hit.text}"))
+    section = hit.metadata.get(SECTION_KEY)
     return {
         **as_json(hit),
         "section": section if isinstance(section, str) else "",
         "place": place_in_file(hit.metadata),
-        "matches": sorted(word for word in words if terms.intersection(NEWEST.terms(word))),
+        "matches": sorted(QueryWords(query).words_in(f"{hit.title} {hit.text}")),
     }
 
 

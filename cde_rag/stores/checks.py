@@ -1,9 +1,10 @@
 """Validation of arguments shared by all stores, and checksums of stored data."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -32,6 +33,15 @@ def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
         seen.add(record.id)
         utf8(f"{record.id}{record.title}{record.text}", where=of)
         yield record, encode(record.metadata, f"{of}: its metadata")
+
+
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a collection as JSON has them, which every engine can write.
+
+    Raises:
+        CorpusError: They are no JSON object.
+    """
+    return json.loads(encode(settings, "The store's settings"))
 
 
 def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:

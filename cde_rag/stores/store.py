@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from cde_rag.records import encode
 from cde_rag.stores.base import Damage
+from cde_rag.stores.checks import plain_settings
 from cde_rag.stores.engine import Engine, Result, Session
 from cde_rag.stores.manifests import LeasedGenerations
 from cde_rag.stores.store_calls import StoreCalls, StoreState
@@ -30,10 +30,11 @@ class Store(StoreCalls):
         """Create an empty store with generation 1 active.
 
         Raises:
+            CorpusError: `settings` is no JSON object.
             StoreError: There is a store already, or its location is not writable.
         """
-        encode(settings, "The store's settings")
-        self._engine.create(dim=dim, fingerprint=fingerprint, context=context, settings=dict(settings))
+        settings = plain_settings(settings)
+        self._engine.create(dim=dim, fingerprint=fingerprint, context=context, settings=settings)
 
     def exists(self) -> bool:
         """Return True if the store exists."""

@@ -14,7 +14,7 @@ from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError
 from cde_rag.records import Hit, Hits, Row, embedded_text, encode
 from cde_rag.stores.base import Completion, ProcessBound
-from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit
+from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, plain_settings
 from cde_rag.stores.engine import START, Found, Placed, Session, Version
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
@@ -163,8 +163,8 @@ class StoreCalls(ProcessBound):
             CorpusError: `changes` is no JSON object.
             ValueError: It names the analyzer, which only `index_texts` changes.
         """
-        encode(changes, "The store's settings")
-        self._write(lambda session: session.put_settings(updated(session.settings, changes)))
+        new = plain_settings(changes)
+        self._write(lambda session: session.put_settings(updated(session.settings, new)))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete rows from every generation; return their number. Unknown ids are skipped."""

@@ -23,6 +23,7 @@ from cde_rag.embedders.corpus_contexts import context_size_for
 from cde_rag.errors import ContextMissingError, ModelError
 from cde_rag.models import CDEModel
 from cde_rag.models.files.names import ModelName
+from cde_rag.models.runtimes.stage_runner import Dtype
 from lab.mteb.meta import model_meta
 from lab.mteb.task_prefixes import SEARCHED, task_prefixes
 
@@ -63,7 +64,7 @@ class CDEForMTEB:
         context: Literal["own", "null"] | Sequence[str] = "own",
         seed: int = 0,
         device: str | None = None,
-        dtype: str | None = None,
+        dtype: Dtype | None = None,
     ) -> None:
         self.model = (
             model
@@ -266,7 +267,7 @@ def _with_prefixes(model: CDEModel, prefixes: Mapping[str, str]) -> CDEModel:
         return model
     name = replace(ModelName.parse(model.identity.name), query_prefix=None, document_prefix=None)
     again = CDEModel.from_pretrained(
-        str(name), device=model.device, dtype=model.dtype, runtime="torch", prefixes=prefixes
+        str(name), device=model.device, dtype=cast(Dtype, model.dtype), runtime="torch", prefixes=prefixes
     )
     tensors = zip(model.network.state_dict().values(), again.network.state_dict().values(), strict=True)
     if again.tokenizer.sha256 != model.tokenizer.sha256 or not all(torch.equal(one, other) for one, other in tensors):

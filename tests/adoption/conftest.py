@@ -24,9 +24,15 @@ def old() -> ContextualEmbedder:
 
 
 @pytest.fixture(scope="session")
-def new(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
+def new() -> ContextualEmbedder:
+    """A model of 24 dimensions that an API serves."""
+    return stub("new-1", 24)
+
+
+@pytest.fixture(scope="session")
+def prefixed(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
     """A plain model in a folder, with prefixes, of 24 dimensions."""
-    return PlainEmbedder(write_transformer(tmp_path_factory.mktemp("new") / "new", dim=24))
+    return PlainEmbedder(write_transformer(tmp_path_factory.mktemp("prefixed") / "model", dim=24))
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,28 @@ def test_the_command_searches_an_index(tmp_path: Path):
     assert len(application.rows()) == COUNT
 
 
+def test_the_command_searches_the_column_that_is_named(tmp_path: Path):
+    lancedb, pa = pytest.importorskip("lancedb"), pytest.importorskip("pyarrow")
+    folder = write_transformer(tmp_path / "model", dim=24)
+    texts = {"body": TEXTS, "summary": TEXTS[::-1]}
+    embedder, floats = PlainEmbedder(folder), pa.list_(pa.float32(), 24)
+    vectors = {
+        f"of_{name}": pa.array(list(embedder.embed_passages(each, None).vectors), floats)
+        for name, each in texts.items()
+    }
+    table = pa.table({"id": [f"d{n}" for n in range(COUNT)], **texts, **vectors})
+    lancedb.connect(str(tmp_path / "lance")).create_table("papers", table)
+    target = f"lancedb:{tmp_path / 'lance'}#papers"
+    arguments = ["search", target, TEXTS[7], "--model", str(folder), "-k", "1", "--json"]
+    for name, expected in (("body", "d7"), ("summary", f"d{COUNT - 8}")):  # each has a copy of its own
+        chosen = ["--text", name, "--vector", f"of_{name}"]
+        result = CliRunner().invoke(app, [*arguments, *chosen], catch_exceptions=False)
+        assert json.loads(result.stdout)["hits"][0]["id"] == expected
+    refused = CliRunner().invoke(app, ["search", "papers.faiss", TEXTS[7], "--vector", "of_body"])
+    assert refused.exit_code == 2
+    assert "--vector: it needs an index of another application" in " ".join(refused.stderr.split())
+
+
 def test_an_index_is_served_to_agents_and_not_to_writers(tmp_path: Path):
     folder = write_transformer(tmp_path / "model", dim=24)
     application = ChromaApplication(tmp_path / "chroma")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from applications import COUNT, TEXTS, ForLlamaIndex, LanceApplication, nodes, stub
+from applications import COUNT, TEXTS, ForLlamaIndex, LanceApplication, nodes, switched
 from plain_model import write_static
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
@@ -25,21 +25,11 @@ pa: Any = pytest.importorskip("pyarrow")
 pytestmark = pytest.mark.filterwarnings("ignore:optimize:UserWarning")
 
 
-@pytest.fixture(scope="module")
-def new() -> ContextualEmbedder:
-    return stub("new-1", 24)
-
-
 @pytest.fixture
 def lance(tmp_path: Path, old: ContextualEmbedder) -> LanceApplication:
     made = LanceApplication(tmp_path / "data")
     made.build(old)
     return made
-
-
-def switched(target: str, new: ContextualEmbedder) -> None:
-    with reembedding(target) as move:
-        move.switch(new)
 
 
 def row(application: LanceApplication, id_: str, text: str, model: ContextualEmbedder) -> list[dict[str, Any]]:

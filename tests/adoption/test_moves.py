@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from applications import COUNT, TEXTS, Application, ChromaApplication, ForLangChain, LangChainApplication, stub
+from applications import (
+    COUNT,
+    TEXTS,
+    Application,
+    ChromaApplication,
+    ForLangChain,
+    LangChainApplication,
+    stub,
+    switched,
+)
 from langchain_core.documents import Document
 from tiny import tiny_cde_model
 
@@ -26,44 +35,39 @@ pytestmark = [
 ]
 
 
-def moved(application: Application, embedder: ContextualEmbedder) -> None:
-    with reembedding(application.target) as move:
-        move.switch(embedder)
-
-
-def test_a_move_and_the_way_back(application: Application, old: ContextualEmbedder, new: ContextualEmbedder):
+def test_a_move_and_the_way_back(application: Application, old: ContextualEmbedder, prefixed: ContextualEmbedder):
     before = application.rows()
     assert application.finds_best(TEXTS[7], old)
     with source_of(application.target) as source:
         assert audit(source, old).share == 1.0
     with reembedding(application.target) as move:
-        copied = move.copy(new)
+        copied = move.copy(prefixed)
         assert (copied.rows, copied.embedded, copied.without_text_count) == (COUNT, COUNT, 0)
         assert copied.audit.share == 1.0
         assert application.rows() == before  # the application reads the old vectors
         assert application.finds_best(TEXTS[7], old)
-        assert move.copy(new).embedded == 0
-        move.switch(new)
+        assert move.copy(prefixed).embedded == 0
+        move.switch(prefixed)
     after = application.rows()
     assert [row[:3] for row in after] == [row[:3] for row in before]
-    assert application.finds_best(TEXTS[7], new)
-    assert len(after[0].vector) == new.dim
+    assert application.finds_best(TEXTS[7], prefixed)
+    assert len(after[0].vector) == prefixed.dim
     with source_of(application.target) as source:
-        assert audit(source, new).share == 1.0
+        assert audit(source, prefixed).share == 1.0
     with reembedding(application.target) as move:
         move.rollback()
     assert application.rows() == before
     assert application.finds_best(TEXTS[7], old)
     with reembedding(application.target) as move:
-        assert move.embedder().fingerprint == new.fingerprint
+        assert move.embedder().fingerprint == prefixed.fingerprint
         move.switch(move.embedder())
         assert [row[:3] for row in application.rows()] == [row[:3] for row in before]
         assert application.rows()[3].vector == pytest.approx(after[3].vector)
         move.release()
         assert move.state is None
-    assert application.finds_best(TEXTS[7], new)
+    assert application.finds_best(TEXTS[7], prefixed)
     left = application.journals.rglob("*.*")
-    assert [path.name for path in left] == [f"{new.fingerprint[:16]}.context.safetensors"]
+    assert [path.name for path in left] == [f"{prefixed.fingerprint[:16]}.context.safetensors"]
 
 
 def test_a_contextual_model_keeps_its_context_for_the_application(application: Application):
@@ -80,27 +84,25 @@ def test_a_contextual_model_keeps_its_context_for_the_application(application: A
 
 
 def test_a_plan_compares_both_models_and_writes_nothing(
-    application: Application, old: ContextualEmbedder, new: ContextualEmbedder
+    application: Application, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):
     before = application.rows()
     with source_of(application.target) as source:
-        plan = plan_move(source, new, old)
+        plan = plan_move(source, prefixed, old)
         assert (plan.rows, plan.dim, plan.without_text) == (COUNT, (16, 24), ())
         assert plan.audit is not None
         assert plan.audit.share == 1.0
         assert plan.before is not None
         assert plan.tokens > COUNT
         with pytest.raises(StoreError, match="0 of 40 sampled vectors"):
-            plan_move(source, new, stub("another-1", 16))
+            plan_move(source, prefixed, stub("another-1", 16))
     with reembedding(application.target) as move:
         assert move.state is None
     assert application.rows() == before
     assert not application.journals.exists()
 
 
-def test_a_model_that_loses_is_advised_against(
-    langchain: LangChainApplication, new: ContextualEmbedder, tmp_path: Path
-):
+def test_a_model_that_loses_is_advised_against(tmp_path: Path):
     def words(texts: list[str]) -> np.ndarray:
         return np.stack(
             [sum(np.random.default_rng(len(w) * 7 + ord(w[0])).normal(size=64) for w in t.split()) for t in texts]
@@ -114,9 +116,11 @@ def test_a_model_that_loses_is_advised_against(
         assert not plan_move(source, good, good).loses
 
 
-def test_judged_queries_decide_whether_a_model_loses(application: Application, old: ContextualEmbedder):
+def test_judged_queries_decide_whether_a_model_loses(
+    application: Application, old: ContextualEmbedder, new: ContextualEmbedder
+):
     """The stubs find a text by itself alone, so that each question is the text of its answer."""
-    embedded, new = application.embedded(), stub("new-1", 24)
+    embedded = application.embedded()
     with source_of(application.target) as source:
         names = {record.text: record.id for page in source.passages() for record, _ in page}
         right = [JudgedQuestion("", text, "", grades={names[text]: 1}) for text in embedded[:12]]
@@ -133,16 +137,16 @@ def test_judged_queries_decide_whether_a_model_loses(application: Application, o
         assert plan_move(source, new, old, judged=by_text).before == 1.0
 
 
-def test_another_model_than_that_of_the_first_run_is_refused(application: Application, new: ContextualEmbedder):
+def test_another_model_than_that_of_the_first_run_is_refused(application: Application, prefixed: ContextualEmbedder):
     with reembedding(application.target) as move:
-        move.copy(new)
+        move.copy(prefixed)
     with reembedding(application.target) as move, pytest.raises(ContextMismatchError, match="was begun"):
         move.embedder(stub("third-1", 16))
     with reembedding(application.target) as move:
         with pytest.raises(ContextMismatchError):
             move.copy(stub("third-1", 16))
         move.release()
-    moved(application, stub("third-1", 16))
+    switched(application.target, stub("third-1", 16))
     assert len(application.rows()[0].vector) == 16
 
 
@@ -151,22 +155,22 @@ def test_two_runs_at_once_are_refused(langchain: LangChainApplication):
         pass
 
 
-def test_rows_without_a_text_stay_and_come_last(tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder):
+def test_rows_without_a_text_stay_and_come_last(tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder):
     app = ChromaApplication(tmp_path / "data")
     app.build(old)
     app.opened().add(ids=["none", "blank"], documents=[None, "  "], embeddings=old.embed_queries(["a", "b"]))
     with source_of(app.target) as source:
-        assert plan_move(source, new).without_text == ("none", "blank")
+        assert plan_move(source, prefixed).without_text == ("none", "blank")
     with reembedding(app.target) as move:
-        assert move.copy(new).without_text == ("none", "blank")
-        move.switch(new)
+        assert move.copy(prefixed).without_text == ("none", "blank")
+        move.switch(prefixed)
     assert {row.id: row.text for row in app.rows()} | {"none": None, "blank": "  "} == {
         row.id: row.text for row in app.rows()
     }
-    assert set(app.search("a bank", new, COUNT + 2)[-2:]) == {None, "  "}
+    assert set(app.search("a bank", prefixed, COUNT + 2)[-2:]) == {None, "  "}
 
 
-def test_a_store_without_any_text_is_refused(tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder):
+def test_a_store_without_any_text_is_refused(tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder):
     app = LangChainApplication(tmp_path / "data")
     app.build(old)
     store = app.opened(old)
@@ -174,11 +178,11 @@ def test_a_store_without_any_text_is_refused(tmp_path: Path, old: ContextualEmbe
         document.page_content = ""
     store.save_local(str(app.folder))
     with reembedding(app.target) as move, pytest.raises(CorpusError, match="expected texts"):
-        move.copy(new)
+        move.copy(prefixed)
 
 
 def test_what_chromas_old_handles_write_is_brought_to_the_new_vectors(
-    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder
+    chroma: ChromaApplication, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):
     held, writes = chroma.opened(), 0
 
@@ -190,18 +194,18 @@ def test_what_chromas_old_handles_write_is_brought_to_the_new_vectors(
             held.delete(ids=["d3"])
 
     with reembedding(chroma.target) as move:
-        move.copy(new, on_progress=write)
-        move.switch(new)
+        move.copy(prefixed, on_progress=write)
+        move.switch(prefixed)
         assert {"during"} <= {row.id for row in chroma.rows()}
         assert "d3" not in {row.id for row in chroma.rows()}
         held.add(ids=["after", "both"], documents=["a boat", "theirs"], embeddings=old.embed_queries(["a", "b"]))
         held.update(ids=["d5", "d6"], documents=["changed", "changed"], embeddings=old.embed_queries(["c", "d"]))
         held.delete(ids=["d4"])
-        chroma.opened().add(ids=["both"], documents=["ours"], embeddings=new.embed_queries(["ours"]))
-        chroma.opened().update(ids=["d6"], documents=["newer"], embeddings=new.embed_queries(["newer"]))
-        carried = move.catch_up(new)
+        chroma.opened().add(ids=["both"], documents=["ours"], embeddings=prefixed.embed_queries(["ours"]))
+        chroma.opened().update(ids=["d6"], documents=["newer"], embeddings=prefixed.embed_queries(["newer"]))
+        carried = move.catch_up(prefixed)
         assert (carried.written, carried.removed, carried.kept) == (2, 1, 2)
-        assert move.catch_up(new).written == 0
+        assert move.catch_up(prefixed).written == 0
     rows = {row.id: row for row in chroma.rows()}
     assert (rows["after"].text, rows["both"].text, rows["d5"].text, rows["d6"].text) == (
         "a boat",
@@ -211,20 +215,20 @@ def test_what_chromas_old_handles_write_is_brought_to_the_new_vectors(
     )
     assert rows["d5"].metadata == {"n": 5, "tags": ["a", "b"]}
     assert "d4" not in rows
-    made = new.embed_passages(["changed"], None).vectors[0]
+    made = prefixed.embed_passages(["changed"], None).vectors[0]
     assert rows["d5"].vector == pytest.approx(made.tolist(), abs=1e-5)
 
 
 def test_a_rollback_takes_chromas_writes_along_or_is_refused(
-    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder
+    chroma: ChromaApplication, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):
-    moved(chroma, new)
-    chroma.opened().add(ids=["since"], documents=["a bank"], embeddings=new.embed_queries(["a bank"]))
+    switched(chroma.target, prefixed)
+    chroma.opened().add(ids=["since"], documents=["a bank"], embeddings=prefixed.embed_queries(["a bank"]))
     chroma.opened().delete(ids=["d1"])
     with reembedding(chroma.target) as move:
         with pytest.raises(StoreError, match="A rollback would lose them"):
             move.rollback()
-        assert len(chroma.rows()[0].vector) == new.dim
+        assert len(chroma.rows()[0].vector) == prefixed.dim
         carried = move.rollback(old).carried
     assert (carried.written, carried.removed) == (1, 1)
     rows = {row.id: row for row in chroma.rows()}
@@ -233,7 +237,7 @@ def test_a_rollback_takes_chromas_writes_along_or_is_refused(
 
 
 def test_a_switch_that_is_cut_between_chromas_renames_goes_on(
-    chroma: ChromaApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+    chroma: ChromaApplication, prefixed: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
     from chromadb import Collection
 
@@ -247,11 +251,11 @@ def test_a_switch_that_is_cut_between_chromas_renames_goes_on(
     with monkeypatch.context() as patch, reembedding(chroma.target) as move:
         patch.setattr(Collection, "modify", cut)
         with pytest.raises(KeyboardInterrupt):
-            move.switch(new)
+            move.switch(prefixed)
         assert move.state is not None
         assert move.state.step == "switching"
     chroma.client.get_or_create_collection("papers", embedding_function=None)  # a program in the gap
-    moved(chroma, new)
+    switched(chroma.target, prefixed)
     assert len(chroma.rows()) == COUNT
     assert sorted(each.name for each in chroma.client.list_collections()) == ["papers", "papers-cde-old"]
     with reembedding(chroma.target) as move:
@@ -260,7 +264,7 @@ def test_a_switch_that_is_cut_between_chromas_renames_goes_on(
 
 
 def test_chromas_embedding_function_is_written_or_refused(
-    tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder
+    tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):
     from plain_model import write_static
 
@@ -275,7 +279,7 @@ def test_chromas_embedding_function_is_written_or_refused(
         assert move.source.found().model == "default {}"
         assert move.source.found().distance == "ip"
         with pytest.raises(StoreError, match="embedding_function=None"):
-            move.copy(new)  # with prefixes, which the function does not have
+            move.copy(prefixed)  # with prefixes, which the function does not have
         move.switch(static)
     configured = app.client.get_collection("papers")
     assert configured.configuration_json["hnsw"]["space"] == "ip"
@@ -285,7 +289,7 @@ def test_chromas_embedding_function_is_written_or_refused(
 
 
 def test_what_langchain_saves_during_the_copy_is_in_it(
-    langchain: LangChainApplication, old: ContextualEmbedder, new: ContextualEmbedder
+    langchain: LangChainApplication, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):
     saved = False
 
@@ -298,45 +302,45 @@ def test_what_langchain_saves_during_the_copy_is_in_it(
             store.save_local(str(langchain.folder))
 
     with reembedding(langchain.target) as move:
-        move.copy(new, on_progress=save)
-        move.switch(new)
+        move.copy(prefixed, on_progress=save)
+        move.switch(prefixed)
     assert langchain.rows()[-1][:2] == ("during", "a new bank")
-    assert langchain.search("a new bank", new, COUNT + 1)
-    store = langchain.opened(new)  # and goes on with the new model
+    assert langchain.search("a new bank", prefixed, COUNT + 1)
+    store = langchain.opened(prefixed)  # and goes on with the new model
     store.add_documents([Document(page_content="later")], ids=["later"])
     store.save_local(str(langchain.folder))
     with reembedding(langchain.target) as move:
-        move.catch_up(new)
+        move.catch_up(prefixed)
         with pytest.raises(StoreError, match="A rollback would lose them"):
             move.rollback(old)
 
 
 def test_old_vectors_that_a_program_saves_after_the_switch_are_noticed(
-    langchain: LangChainApplication, old: ContextualEmbedder, new: ContextualEmbedder
+    langchain: LangChainApplication, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):
     store = langchain.opened(old)
-    moved(langchain, new)
+    switched(langchain.target, prefixed)
     store.save_local(str(langchain.folder))
     with reembedding(langchain.target) as move:
         with pytest.raises(StoreError, match="has saved them since"):
-            move.catch_up(new)
-        move.switch(new)
-    assert len(langchain.rows()[0].vector) == new.dim
+            move.catch_up(prefixed)
+        move.switch(prefixed)
+    assert len(langchain.rows()[0].vector) == prefixed.dim
 
 
 def test_a_full_disk_is_told_and_the_move_goes_on(
-    langchain: LangChainApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+    langchain: LangChainApplication, prefixed: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as patch, reembedding(langchain.target) as move:
         patch.setattr(PlainVectors, "put", lambda *_: None)  # which warns alone
         with pytest.raises(StoreError, match="Make room"):
-            move.copy(new)
-    moved(langchain, new)
-    assert len(langchain.rows()[0].vector) == new.dim
+            move.copy(prefixed)
+    switched(langchain.target, prefixed)
+    assert len(langchain.rows()[0].vector) == prefixed.dim
 
 
 def test_an_index_that_needs_training_is_refused_by_name(
-    tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder
+    tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):
     import faiss
 
@@ -348,10 +352,10 @@ def test_an_index_that_needs_training_is_refused_by_name(
     index.add(vectors)
     faiss.write_index(index, str(app.folder / "index.faiss"))
     with reembedding(app.target) as move, pytest.raises(StoreError, match="found IndexIVFFlat"):
-        move.copy(new)
+        move.copy(prefixed)
 
 
-def test_a_docstore_with_a_stamp_is_refused(tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder):
+def test_a_docstore_with_a_stamp_is_refused(tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder):
     from cde_rag.stamps import KEY, stamp
 
     app = LangChainApplication(tmp_path / "data")
@@ -360,7 +364,7 @@ def test_a_docstore_with_a_stamp_is_refused(tmp_path: Path, old: ContextualEmbed
     store.docstore.add({KEY: Document(page_content="x", metadata=stamp(old.fingerprint))})  # type: ignore[attr-defined]
     store.save_local(str(app.folder))
     with reembedding(app.target) as move, pytest.raises(StoreError, match="found one of CDEEmbeddings"):
-        move.copy(new)
+        move.copy(prefixed)
     with source_of(app.target) as source:
         assert audit(source, old).stamp == old.fingerprint
 
@@ -369,11 +373,13 @@ def test_langchains_model_may_be_given_as_embeddings(langchain: LangChainApplica
     """The application's own class makes the same vectors, so that a move by its function is possible, too."""
     model = ForLangChain(stub("served-2", 8))
     served = FunctionEmbedder(model.embed_documents, name="served-2")
-    moved(langchain, served)
+    switched(langchain.target, served)
     assert langchain.finds_best(TEXTS[7], served)
 
 
-def test_readers_are_served_all_the_time(application: Application, old: ContextualEmbedder, new: ContextualEmbedder):
+def test_readers_are_served_all_the_time(
+    application: Application, old: ContextualEmbedder, prefixed: ContextualEmbedder
+):
     """A program that opens the store again and again; only Chroma has a gap, which `gap_s` covers."""
     from threading import Event, Thread
 
@@ -390,9 +396,9 @@ def test_readers_are_served_all_the_time(application: Application, old: Contextu
     reader = Thread(target=read)
     reader.start()
     with reembedding(application.target) as move:
-        gap = move.switch(new).gap_s
+        gap = move.switch(prefixed).gap_s
         gap = max(gap, move.rollback().gap_s)
-        gap = max(gap, move.switch(new).gap_s)
+        gap = max(gap, move.switch(prefixed).gap_s)
     ended.set()
     reader.join()
     assert errors == []

@@ -15,6 +15,7 @@ from applications import (
     LangChainApplication,
     SimpleApplication,
     stub,
+    switched,
 )
 from langchain_core.documents import Document
 
@@ -29,18 +30,8 @@ from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import audit
 
 
-@pytest.fixture(scope="module")
-def new() -> ContextualEmbedder:
-    return stub("new-1", 24)
-
-
 def killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
-
-
-def switched(target: str, new: ContextualEmbedder) -> None:
-    with reembedding(target) as move:
-        move.switch(new)
 
 
 def save_more(application: LangChainApplication, model: ContextualEmbedder) -> None:

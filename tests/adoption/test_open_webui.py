@@ -6,7 +6,7 @@ from typing import Any
 
 import chromadb
 import pytest
-from applications import TEXTS, stub
+from applications import TEXTS
 from tiny import tiny_cde_model
 from typer.testing import CliRunner
 
@@ -22,11 +22,6 @@ from cde_rag.indexing.audit import audit
 
 KNOWLEDGE = "3f0c6a2e-8a50-4a2a-9a35-0d5c2f1b7e11"
 NAMES = (KNOWLEDGE, "file-one", "user-memory-me", "web-search-" + "0" * 52)
-
-
-@pytest.fixture(scope="module")
-def new() -> ContextualEmbedder:
-    return stub("new-1", 24)
 
 
 class OpenWebUI:

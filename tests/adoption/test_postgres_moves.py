@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from applications import COUNT, PostgresApplication, nodes, stub
+from applications import COUNT, PostgresApplication, nodes, stub, switched
 
 from cde_rag import ContextualEmbedder
 from cde_rag.adoption import pgvector_source
@@ -19,16 +19,6 @@ from cde_rag.adoption.table_twins import TableTwins
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import audit
 from cde_rag.indexing.upsert import Progress
-
-
-@pytest.fixture(scope="module")
-def new() -> ContextualEmbedder:
-    return stub("new-1", 24)
-
-
-def switched(target: str, new: ContextualEmbedder) -> None:
-    with reembedding(target) as move:
-        move.switch(new)
 
 
 def run(application: PostgresApplication, statement: str, *values: Any) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from applications import COUNT, TEXTS, QdrantApplication, point_id, stub
+from applications import COUNT, TEXTS, QdrantApplication, point_id, stub, switched
 from qdrant_client import QdrantClient, models
 from tiny import tiny_cde_model
 
@@ -18,16 +18,6 @@ from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import audit
 from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.qdrant import QdrantStore
-
-
-@pytest.fixture(scope="module")
-def new() -> ContextualEmbedder:
-    return stub("new-1", 24)
-
-
-def switched(target: str, new: ContextualEmbedder) -> None:
-    with reembedding(target) as move:
-        move.switch(new)
 
 
 def point(number: int, text: str, model: ContextualEmbedder) -> models.PointStruct:

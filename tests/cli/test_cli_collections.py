@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from cde_rag.errors import ContextMismatchError
 from cde_rag.records import Hit
 from cde_rag.search.calibration import CALIBRATION, calibration_of
 from cde_rag.search.searcher import Searcher
+from cde_rag.server.search_results import with_matches
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.store_calls import StoreCalls
 
@@ -477,6 +479,17 @@ def test_a_terminal_shows_the_lines_around_the_querys_words_which_are_bold(capsy
     assert max(map(len, lines[:2])) <= 48
     print_hits([Hit("a", 0.5, "", "Nothing of it.", {}), Hit("b", 0.4, "b", "", {})], query="the river banks")
     assert capsys.readouterr().out.splitlines()[1:] == [f"{'':8}Nothing of it.", " 0.400  b  [b]"]
+
+
+def test_the_command_and_the_page_mark_the_same_words(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    query = "How do I get from the river to the banks?"
+    hit = Hit("a", 0.5, "", "How do I float? Get down the RIVER; a river_bank, banked sand, the rivers\u00ad.", {})
+    print_hits([hit], query=query)
+    bold = set(re.findall(r"\x1b\[1m(.*?)\x1b\[0m", capsys.readouterr().out))
+    assert sorted(bold) == with_matches(hit, query)["matches"] == ["RIVER", "banked", "river_bank", "rivers\u00ad"]
+    print_hits([hit], query="How do I?")  # a query of such words alone has them marked
+    assert "\x1b[1mHow\x1b[0m" in capsys.readouterr().out
 
 
 def test_full_shows_whole_texts_with_their_line_breaks(run, tmp_path: Path):

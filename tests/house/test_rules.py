@@ -46,6 +46,14 @@ def test_public_functions_name_all_their_arguments() -> None:
     assert offenders == []
 
 
+def test_a_function_of_the_command_has_a_name_of_its_own() -> None:
+    """Two of one name answer two questions, and a reader of the call does not know which."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES if path.parent == ROOT / "cde_rag/cli"]
+    names = [node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    public = [name for name in names if name[0] != "_"]
+    assert sorted(public) == sorted(set(public))
+
+
 def test_kinds_of_stores_add_calls_and_change_none() -> None:
     """Rules of the store are written once, in `StoreCalls` and `Store`; a kind of store is an engine below them."""
     classes = [

@@ -196,7 +196,7 @@ def test_choice(monkeypatch: pytest.MonkeyPatch):
     assert "computes attention by SDPA" in (flash_missing(None, device="cuda", dtype="float16") or "")
 
 
-@pytest.mark.usefixtures("tiny_backbones")
+@pytest.mark.usefixtures("tiny_backbones", "unchecked")
 def test_the_option_comes_to_the_model(tmp_path: Any):
     """In every family, in Python's constructors; with another runtime, and with a loaded model."""
     plain, published = write_encoder(tmp_path / "plain", "bert", "mean"), write_folder(tmp_path / "published", V2)

@@ -86,6 +86,7 @@ def test_empty_corpus(tiny_model):
         ContextualEmbedder.from_corpus([], model=tiny_model)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_dtype_is_chosen_where_the_model_is_loaded(tiny_model):
     with pytest.raises(TypeError, match=r"CDEModel\.from_pretrained"):
         ContextualEmbedder(tiny_model, Context.null(tiny_model), options=EmbedderOptions(dtype="float32"))

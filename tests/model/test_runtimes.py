@@ -352,6 +352,7 @@ def test_damaged_models_are_refused(folders, tmp_path):
             load(copy, "onnx")
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_runtimes_that_cannot_be(folders, monkeypatch):
     with pytest.raises(ModelError, match="torch, openvino, onnx"):
         load(folders["whole"], "tensorflow")

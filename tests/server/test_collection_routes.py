@@ -150,6 +150,23 @@ def test_records_that_the_queue_has_no_room_for_are_not_written(tmp_path: Path) 
         assert server.post("/v1/collections/notes/records", {"records": given[:100]})["added"] == 99
 
 
+@pytest.mark.parametrize("secret", ["postgresql://me@10.0.0.3:5432/app/papers", "/srv/customers/papers.faiss"])
+def test_an_error_of_the_store_names_no_place(server: Running, secret: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A message of ours without one is the answer; that of a driver is only logged, as is each with an address."""
+    body, of_driver = {"query": "river", "by": "vectors"}, StoreError("Expected an answer, found: 10.0.0.3 is down.")
+    of_driver.__cause__ = OSError("no route to 10.0.0.3")
+    for failing in (StoreError(f"{secret}: expected an answer, found none."), of_driver):
+        with mock.patch.object(StoreCalls, "search", side_effect=failing):
+            error = server.post("/v1/collections/papers/search", body, 503)["error"]
+        assert error["code"] == "store_error"
+        assert error["message"] == "The store gave no answer; the server's log has the reason. Try again later."
+    assert secret in caplog.text
+    assert "no route to 10.0.0.3" in caplog.text
+    with mock.patch.object(StoreCalls, "search", side_effect=StoreError("Another process was quicker. Search again.")):
+        error = server.post("/v1/collections/papers/search", body, 503)["error"]
+    assert error["message"] == "Another process was quicker. Search again."
+
+
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_request_is_one_write(server: Running, papers: Collection, failing: int) -> None:
     """Texts with their siblings' vectors, more than fit into one call of the store: the records are in the last."""

@@ -19,6 +19,7 @@ from cde_rag.server.token_batcher import TokenBatcher
 from cde_rag.stores.faiss import FaissStore
 
 KEY = "sk-of-the-operator"
+LONG = " ".join(["a river"] * 50)
 
 
 @pytest.fixture
@@ -56,6 +57,25 @@ def test_a_failing_api_is_a_bad_gateway(
         assert (error["code"], error["type"]) == ("model_service", "server_error")
         assert not any(secret in str(error) for secret in ("127.0.0.1", str(api.server_port), KEY, "too busy"))
     assert api.url in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/collections/papers/search", {"query": LONG}),
+        ("/v1/collections/papers/records", {"records": [{"text": LONG}]}),
+        ("/v1/embeddings", {"model": "small@papers", "input": [LONG], "input_type": "document"}),
+        ("/v1/chat/completions", {"model": "papers", "messages": [{"role": "user", "content": LONG}]}),
+    ],
+)
+def test_a_text_that_the_api_refuses_is_the_clients(
+    server: Running, api: Server, path: str, body: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.longest = 200
+    error = server.post(path, body, 400)["error"]
+    assert "found one of 399 characters that its API refuses. Shorten it, or split it." in error["message"]
+    assert api.url not in error["message"]
+    assert f"too many tokens for {api.url}" in caplog.text
 
 
 def test_a_job_names_no_address_either(server: Running, api: Server) -> None:

@@ -401,8 +401,8 @@ class StoreContract(TextContract):
         store = created(place)
         store.add([row("a")], EXACT[:1], fingerprint=SPACE)
         store.update_settings({"hybrid_weight": 0.4, "größe": [1, None]})
-        store.update_settings({"hybrid_weight": 0.5})
-        expected = {"parent_key": "source", "hybrid_weight": 0.5, "größe": [1, None]}
+        store.update_settings({"hybrid_weight": np.float64(0.5), "numbers": np.arange(2)})
+        expected = {"parent_key": "source", "hybrid_weight": 0.5, "numbers": [0, 1], "größe": [1, None]}
         assert store.manifest().settings == expected
         with pytest.raises(ValueError, match=r"index_texts\(\) moves"):
             store.update_settings({"analyzer": "porter-identifiers"})

@@ -567,6 +567,7 @@ class TestIndex:
         assert store.count() == self.ROWS + 500
         assert store.verify() == []
 
+    @pytest.mark.usefixtures("unchecked")
     def test_an_unknown_kind_is_refused(self, scratch: Path) -> None:
         with pytest.raises(ValueError, match="flat"):
             FaissStore(scratch, index="HNSW32")

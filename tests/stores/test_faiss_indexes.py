@@ -322,6 +322,7 @@ def test_auto_follows_its_rule() -> None:
 @pytest.mark.parametrize(
     "asked", [{"index": "HNSW32"}, {"quantization": "int4"}, {"quantization": "prefix-0"}, {"quantization": "prefix"}]
 )
+@pytest.mark.usefixtures("unchecked")
 def test_an_unknown_name_is_refused(store: FaissStore, scratch: Path, asked: dict[str, str]) -> None:
     (name,) = asked
     with pytest.raises(ValueError, match=name):

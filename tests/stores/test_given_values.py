@@ -160,6 +160,7 @@ def _foreign() -> QdrantClient:
         (lambda _: runtime_choice.asked(""), ModelError, "Expected the runtime .*, found ''"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_an_empty_value_is_not_the_default(
     call: Callable[[Path], object], error: type[Exception], message: str, tmp_path: Path
 ) -> None:

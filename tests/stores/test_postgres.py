@@ -518,6 +518,7 @@ def test_a_search_follows_other_processes(postgres: str):
         best(SPACE)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_senseless_indexes_are_refused(postgres: str):
     for wrong in ({"index": "flat"}, {"quantization": "int8"}, {"quantization": "half"}):
         with pytest.raises(ValueError, match="expected"):

@@ -1,14 +1,19 @@
 """Model that an OpenAI-compatible API serves: OpenAI's own, or a server such as vLLM or Ollama."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cde_rag._validation import check_positive
-from cde_rag.errors import ModelError, ServiceError, require
+from cde_rag.errors import CorpusError, ModelError, ServiceError, require
+from cde_rag.models.plain.fixed_texts import PROBES
 from cde_rag.models.plain.function_model import BYTES_A_TOKEN, FunctionModel
 
 MINI_BATCH_SIZE: Final = 256  # texts of a call
 TOKENS_A_CALL: Final = 100_000  # estimated; OpenAI takes 300,000, and other languages have more tokens for their bytes
+_REFUSED: Final = frozenset({400, 413, 422})  # status of HTTP for a text that is too long
+
+_log = logging.getLogger(__name__)
 
 
 def api_client(
@@ -41,18 +46,27 @@ def api_model(
     asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
     if dimensions is not None:
         asked["dimensions"] = dimensions
+    fixed = {prefix + text for prefix in ("", *(prefixes or {}).values()) for text in PROBES}
 
     def embed(texts: list[str]) -> list[list[float]]:
         vectors: list[list[float]] = []
+        where = f"{model} at {client.base_url}"
         for part in _calls(texts, mini_batch_size):
             try:
                 answer = client.embeddings.create(input=part, **asked)
             except openai.OpenAIError as error:
+                own = set(part) - fixed
+                if len(own) == 1 and getattr(error, "status_code", None) in _REFUSED:
+                    _log.warning("%s refuses a text: %s", where, error)  # the address is for the operator alone
+                    raise CorpusError(
+                        f"Expected a text that {model} reads, found one of {len(own.pop()):,} characters that its API "
+                        "refuses. Shorten it, or split it."
+                    ) from error
                 raise ServiceError(
-                    f"{model} at {client.base_url}: expected {len(part)} vectors, found: {error} Written "
-                    "records stay: make the same call again, and it resumes."
+                    f"{where}: expected {len(part)} vectors, found: {error} Written records stay: make the same call "
+                    "again, and it resumes."
                 ) from error
-            vectors += _vectors(answer, len(part), f"{model} at {client.base_url}")
+            vectors += _vectors(answer, len(part), where)
         return vectors
 
     name = model if dimensions is None else f"{model} of {dimensions} numbers"

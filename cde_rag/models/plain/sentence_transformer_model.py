@@ -22,8 +22,9 @@ from cde_rag.models.plain.prompts import prefixes_of
 from cde_rag.models.plain.text_model import ReadText, TextModel
 from cde_rag.models.plain.tower import Tower, load_towers
 from cde_rag.models.runtimes import runtime_choice
-from cde_rag.models.runtimes.attention import AUTO
-from cde_rag.models.runtimes.stage_runner import DTYPES
+from cde_rag.models.runtimes.attention import AUTO, Attention
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import DTYPES, Dtype
 from cde_rag.models.windows import cut_into_windows, pool_windows
 
 QUERY_MODEL: Final = "?query_model="  # in the name of a model whose queries another one reads
@@ -41,9 +42,9 @@ class SentenceTransformerModel(PlainModel):
         prefixes: Mapping[str, str] | None = None,
         windows: bool = False,
         device: str | None = None,
-        dtype: str | None = None,
-        runtime: str | None = None,
-        attn_implementation: str = AUTO,
+        dtype: Dtype | None = None,
+        runtime: Runtime | None = None,
+        attn_implementation: Attention = AUTO,
         mini_batch_size: int = 32,
     ) -> None:
         if prefixes is not None and set(prefixes) != {"query", "document"}:

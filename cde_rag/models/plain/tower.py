@@ -21,6 +21,8 @@ from cde_rag.models.plain.static_table import StaticTable, TableTextModel
 from cde_rag.models.plain.text_model import ReadText, TextModel
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.attention import AUTO, check_without_torch
+from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import Dtype
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
 
@@ -119,8 +121,8 @@ def load_towers(
     *,
     max_length: int | None,
     device: str | None,
-    dtype: str | None,
-    runtime: str | None,
+    dtype: Dtype | None,
+    runtime: Runtime | None,
     attention: str = AUTO,
 ) -> dict[str, TextModel]:
     """Load the towers of a model, each in the runtime that is named or fits best.
@@ -196,7 +198,7 @@ def timings(towers: Mapping[str, Tower]) -> Sequence[runtime_choice.Timing]:
     digest = "".join(each.weights_sha256 + each.tokenizer_sha256 for each in parts)
     texts, question = runtime_choice.sample()
 
-    def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
+    def trial(runtime: str, dtype: Dtype) -> runtime_choice.Trial:
         def work(role: str, texts: Sequence[str]) -> Callable[[], Float32[np.ndarray, "texts dim"]]:
             tower, part = used[role]
             model: TextModel = (

@@ -7,14 +7,17 @@ Source: Dao 2023, FlashAttention-2; transformers' `attn_implementation`.
 """
 
 import importlib.util
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from cde_rag.errors import ModelError
+
+Attention: TypeAlias = Literal["auto", "sdpa", "flash_attention_2"]
+"""Values of `attn_implementation`; see `EmbedderOptions`."""
 
 AUTO: Final = "auto"
 SDPA: Final = "sdpa"
 FLASH: Final = "flash_attention_2"
-IMPLEMENTATIONS: Final = (AUTO, SDPA, FLASH)
+IMPLEMENTATIONS: Final[tuple[str, ...]] = get_args(Attention)
 _HALF: Final = ("float16", "bfloat16")  # dtypes that flash attention computes in
 
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -33,8 +33,12 @@ from cde_rag._version import __version__
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.generic_documents import generic_documents
 from cde_rag.errors import ContextError, MissingExtraError, ModelError, how_to_install
+from cde_rag.models.runtimes.stage_runner import Dtype
 
 _log = logging.getLogger(__name__)
+Runtime: TypeAlias = Literal["torch", "openvino", "onnx", "numpy"]
+"""Values of `runtime` where a model is loaded; "numpy" is for static tables alone."""
+
 VARIABLE: Final = "CDE_RAG_RUNTIME"  # of the environment: the runtime where none is given
 RUNTIMES: Final = {"torch": ("torch",), "openvino": ("openvino", "onnx"), "onnx": ("onnxruntime", "onnx")}
 NUMPY: Final = "numpy"  # of static tables alone, which need no engine
@@ -64,7 +68,7 @@ class Timing:
     """
 
     runtime: str
-    dtype: str
+    dtype: Dtype
     document_ms: float
     query_ms: float
     cosine: float
@@ -124,7 +128,7 @@ class Trial:
     """
 
     runtime: str
-    dtype: str
+    dtype: Dtype
     documents: Callable[[], Float32[np.ndarray, "batch dim"]]
     query: Callable[[], object]
 
@@ -157,7 +161,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def asked(runtime: str | None) -> str | None:
+def asked(runtime: Runtime | None) -> Runtime | None:
     """Return the runtime that is given, or that of the environment; None to measure.
 
     Raises:
@@ -167,7 +171,7 @@ def asked(runtime: str | None) -> str | None:
     if chosen not in (None, *RUNTIMES, NUMPY):
         where = "" if runtime is not None else f" in the environment's {VARIABLE}"
         raise ModelError(f"Expected the runtime {', '.join(RUNTIMES)}, found {chosen!r}{where}.")
-    return chosen
+    return cast("Runtime | None", chosen)
 
 
 def native_bfloat16() -> bool:
@@ -175,14 +179,14 @@ def native_bfloat16() -> bool:
     return bool({"avx512_bf16", "amx_bf16"} & set(cpu_flags()))
 
 
-def default_dtype(runtime: str) -> str:
+def default_dtype(runtime: str) -> Dtype:
     """Return the dtype of a runtime without torch where none is given."""
     return "bfloat16" if runtime == "openvino" and native_bfloat16() else "float32"
 
 
 def choose(
-    runtime: str | None, timings: Callable[[], Sequence[Timing]], *, device: str | None, dtype: str | None
-) -> tuple[str, str | None]:
+    runtime: Runtime | None, timings: Callable[[], Sequence[Timing]], *, device: str | None, dtype: Dtype | None
+) -> tuple[str, Dtype | None]:
     """Choose the runtime and dtype of a model: those that are given, or the fastest ones on this machine.
 
     Args:
@@ -219,13 +223,13 @@ def choose(
     return ("torch", dtype) if best is None else (best.runtime, best.dtype)
 
 
-def candidates() -> list[tuple[str, str]]:
+def candidates() -> list[tuple[str, Dtype]]:
     """Return the runtimes and dtypes that can be measured here, references first."""
-    here, dtypes = installed(), ["float32", *(["bfloat16"] if native_bfloat16() else [])]
-    return [(runtime, dtype) for dtype in dtypes for runtime in here if (runtime, dtype) != ("onnx", "bfloat16")]
+    dtypes: list[Dtype] = ["float32", "bfloat16"] if native_bfloat16() else ["float32"]
+    return [(runtime, dtype) for dtype in dtypes for runtime in installed() if (runtime, dtype) != ("onnx", "bfloat16")]
 
 
-def timings(digest: str, name: str, load: Callable[[str, str], Trial], *, again: bool = False) -> Sequence[Timing]:
+def timings(digest: str, name: str, load: Callable[[str, Dtype], Trial], *, again: bool = False) -> Sequence[Timing]:
     """Return the times of a model's runtimes on this machine, measured if the user's cache has no steady ones.
 
     Measuring is logged with level INFO: it may take up to a minute.
@@ -288,7 +292,7 @@ def sample() -> tuple[list[str], str]:
     return texts, " ".join(texts[0].split()[:10])
 
 
-def measure(load: Callable[[str, str], Trial]) -> list[Timing]:
+def measure(load: Callable[[str, Dtype], Trial]) -> list[Timing]:
     """Measure all runtimes that are installed, for some tenths of a second each.
 
     Args:

@@ -1,7 +1,7 @@
 """Interface of a model's two stages: token ids and arrays in, arrays out, whatever computes them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int
@@ -9,7 +9,10 @@ from jaxtyping import Bool, Float32, Int
 if TYPE_CHECKING:
     from cde_rag.models.families import AnyConfig
 
-DTYPES: Final = ("float32", "bfloat16", "float16")  # of layers, as users name them
+Dtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
+"""Values of `dtype` where a model is loaded: of its layers."""
+
+DTYPES: Final[tuple[str, ...]] = get_args(Dtype)
 
 
 @runtime_checkable

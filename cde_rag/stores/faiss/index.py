@@ -6,7 +6,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
@@ -18,8 +18,11 @@ from cde_rag.stores.quantization import check_prefix, prefix_dims, prefixes
 
 faiss: Any = require("faiss", "faiss")
 
+FaissIndexKind: TypeAlias = Literal["auto", "flat", "hnsw", "ivf"]
+"""Values of `index` of a FaissStore; see `IndexConfig`."""
+
 FLAT_ROWS: Final = 100_000  # up to so many vectors "auto" is flat
-INDEXES: Final = ("auto", "flat", "hnsw", "ivf")
+INDEXES: Final[tuple[str, ...]] = get_args(FaissIndexKind)
 
 # docs/guide/compression.md says what these find.
 _LINKS: Final = 32  # of a node in HNSW's upper layers; twice as many in the lowest

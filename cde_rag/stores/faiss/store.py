@@ -5,7 +5,7 @@ from pathlib import Path
 from cde_rag._files import given_path
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.engine import FolderEngine
-from cde_rag.stores.faiss.index import IndexConfig
+from cde_rag.stores.faiss.index import FaissIndexKind, IndexConfig
 from cde_rag.stores.store import Store
 
 
@@ -22,11 +22,13 @@ class FaissStore(Store):
         ValueError: `index` or `quantization` is none of these.
     """
 
-    def __init__(self, path: str | Path, *, index: str | None = None, quantization: str | None = None) -> None:
+    def __init__(
+        self, path: str | Path, *, index: FaissIndexKind | None = None, quantization: str | None = None
+    ) -> None:
         self._engine = FolderEngine(given_path(path, "The folder of a store"), index, quantization)
         super().__init__(self._engine)
 
-    def reindex(self, *, index: str, quantization: str | None = None) -> None:
+    def reindex(self, *, index: FaissIndexKind, quantization: str | None = None) -> None:
         """Rebuild the store's index, of this or another type, from the stored vectors.
 
         Others read and write meanwhile, with the old index. After a crash the store is unchanged.

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 from cde_rag.errors import StoreError, StoreFormatError, TextIndexError
 from cde_rag.records import Record, Row
 from cde_rag.stores.base import Damage
-from cde_rag.stores.checks import checksum_of, encode, sample_places
+from cde_rag.stores.checks import checksum_of, sample_places
 from cde_rag.stores.engine import Found, Place, Placed, Result, Session, Version
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.manifests import GenerationRow
@@ -221,7 +221,7 @@ class PgSession:
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings."""
-        encoded = encode(settings, "The store's settings")
+        encoded = json.dumps(settings, ensure_ascii=False)
         self.tables.run(f"UPDATE {self.tables.names.manifest} SET settings = %s", encoded)  # noqa: S608
         self.tables.manifest = replace(self.manifest, settings=json.loads(encoded))
 
@@ -324,7 +324,7 @@ class PgEngine:
         def fill(tables: PgTables) -> None:
             tables.run(
                 f"INSERT INTO {tables.names.manifest} VALUES (true, %s, %s, 1, 1, %s, %s, %s, 0, 0, 0, 0)",  # noqa: S608
-                *(FORMAT, dim, encode(settings, "The store's settings"), index.kind, index.quantization),
+                *(FORMAT, dim, json.dumps(settings, ensure_ascii=False), index.kind, index.quantization),
             )
             tables.begin(1, fingerprint, context, dim)
             if self._restricted:

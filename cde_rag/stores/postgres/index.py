@@ -6,10 +6,13 @@ index        hnsw or ivfflat; none compares a query with every vector
 quantization half (16 bits a dimension) or binary (one bit), of what the index holds; the table keeps full vectors
 """
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from cde_rag.stores.postgres.schema import PgNames
 from cde_rag.stores.postgres.tables import PgManifest, PgTables
+
+PgIndexKind: TypeAlias = Literal["hnsw", "ivfflat"]
+PgQuantization: TypeAlias = Literal["half", "binary"]
 
 LEAST_ROWS: Final = 10_000  # below, every vector is compared
 _CANDIDATES: Final = {None: 2, "half": 2, "binary": 8}  # for each hit that is wanted

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from cde_rag.stores.postgres.address import Address
 from cde_rag.stores.postgres.engine import PgEngine, PgSession
-from cde_rag.stores.postgres.index import PgIndex, build
+from cde_rag.stores.postgres.index import PgIndex, PgIndexKind, PgQuantization, build
 from cde_rag.stores.postgres.security import grant_read, restrict, revoke_read
 from cde_rag.stores.store import Store
 
@@ -33,7 +33,14 @@ class PgVectorStore(Store):
 
     _restricted: ClassVar = False  # to roles that grant_read names, from the start
 
-    def __init__(self, dsn: str, name: str, *, index: str | None = None, quantization: str | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        name: str,
+        *,
+        index: PgIndexKind | None = None,
+        quantization: PgQuantization | None = None,
+    ) -> None:
         self._postgres = PgEngine(dsn, name, PgIndex(index, quantization).check(), restricted=self._restricted)
         super().__init__(self._postgres)
 
@@ -90,7 +97,7 @@ class PgVectorStore(Store):
         """
         self._postgres.write(lambda session: restrict(session.tables))
 
-    def reindex(self, *, index: str | None, quantization: str | None = None) -> None:
+    def reindex(self, *, index: PgIndexKind | None, quantization: PgQuantization | None = None) -> None:
         """Change the vector index, in one transaction; nothing is embedded, and searches wait for it.
 
         Args:

@@ -4,6 +4,7 @@ from functools import partial
 from typing import ClassVar
 
 from cde_rag.stores.postgres.address import Address
+from cde_rag.stores.postgres.index import PgIndexKind, PgQuantization
 from cde_rag.stores.postgres.store import PgVectorStore
 
 
@@ -26,7 +27,14 @@ class PgTenants:
         quantization: As for PgVectorStore.
     """
 
-    def __init__(self, dsn: str, name: str, *, index: str | None = None, quantization: str | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        name: str,
+        *,
+        index: PgIndexKind | None = None,
+        quantization: PgQuantization | None = None,
+    ) -> None:
         self._open_common = partial(PgVectorStore, dsn, name, index=index, quantization=quantization)
         self._open = partial(_PgTenantStore, dsn, index=index, quantization=quantization)
         self._common = self._open_common()

@@ -1,5 +1,6 @@
 """Engine of a collection of Qdrant; see the package's docstring."""
 
+import json
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -9,7 +10,7 @@ from jaxtyping import Float32
 from qdrant_client import QdrantClient
 
 from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, warn_user
-from cde_rag.records import Record, Row, encode
+from cde_rag.records import Record, Row
 from cde_rag.stores.base import Damage
 from cde_rag.stores.engine import Result, Session, Version
 from cde_rag.stores.qdrant import generations
@@ -121,7 +122,7 @@ class QdrantSession(PointSession):
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings in one write of the manifest, if it is as it was read."""
-        encoded = encode(settings, "The store's settings")
+        encoded = json.dumps(settings, ensure_ascii=False)
         with self._lock.writing():
             self._manifest = generations.replace_settings(self._points, self._manifest, encoded)
         self.wrote = True
@@ -215,7 +216,7 @@ class QdrantEngine:
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Create an empty store; an existing collection without points keeps its vectors and gets ours in addition."""
-        encoded = encode(settings, "The store's settings")
+        encoded = json.dumps(settings, ensure_ascii=False)
         with self.lock.writing():
             generations.first(self.points(), dim, fingerprint, context, encoded, self._indexing)
 

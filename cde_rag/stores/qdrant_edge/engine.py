@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import re
 import shutil
 import weakref
@@ -12,7 +13,6 @@ from typing import Any, Final
 
 from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError
-from cde_rag.records import encode
 from cde_rag.stores.base import Damage
 from cde_rag.stores.engine import Result, Session
 from cde_rag.stores.files import check_folder, check_new
@@ -64,7 +64,7 @@ class EdgeSession(PointSession):
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings in one write of the manifest."""
-        encoded = encode(settings, "The store's settings")
+        encoded = json.dumps(settings, ensure_ascii=False)
         with self._lock.writing(), self._engine.errors():
             self._save(dataclasses.replace(self._manifest, settings=encoded))
 
@@ -168,7 +168,7 @@ class EdgeEngine:
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Create the folder with an empty store and generation 1 active."""
-        encoded, folder = encode(settings, "The store's settings"), self.folder
+        encoded, folder = json.dumps(settings, ensure_ascii=False), self.folder
         check_prefix(self._prefix, dim)
         with self.lock.writing(), self.errors():
             check_folder(folder)

@@ -28,6 +28,7 @@ from cde_rag.embedders.contextual import as_model
 from cde_rag.errors import ContextMismatchError, ContextMissingError
 from cde_rag.models.model import Model
 from cde_rag.models.named import is_served
+from cde_rag.models.runtimes.stage_runner import Dtype
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -95,7 +96,7 @@ class BoundEmbedding(BaseEmbedding):
     device: str | None = Field(
         default=None, description="Where the model computes, unless an API serves it; see cde_rag.CDEModel."
     )
-    dtype: str | None = Field(default=None, description="What it computes in; see cde_rag.CDEModel.")
+    dtype: Dtype | None = Field(default=None, description="What it computes in; see cde_rag.CDEModel.")
     embed_batch_size: int = Field(default=32, gt=0, le=2048, description="Texts per forward pass.")
 
     _context: Context | None = PrivateAttr(default=None)
