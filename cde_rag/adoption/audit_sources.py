@@ -107,8 +107,9 @@ def _chroma(
         else:
             folder = _folder(target, place, "chroma.sqlite3")
             client, home = chromadb.PersistentClient(path=str(folder)), _journal(folder, name)
-        client.get_collection(name, embedding_function=None)
-        yield ChromaCollection(target, client, name, home, random)
+        source = ChromaCollection(target, client, name, home, random)
+        source.check_there()
+        yield source
 
 
 @contextmanager

@@ -291,3 +291,58 @@ def test_an_index_without_places_is_refused_by_an_audit(langchain: LangChainAppl
     faiss.write_index(index, str(langchain.folder / "index.faiss"))
     with pytest.raises(StoreError, match="found IndexIVFFlat"), source_of(langchain.target) as source:
         audit(source, old)
+
+
+@pytest.mark.parametrize("call", ["switch", "rollback"])
+def test_the_next_run_does_the_rename_that_was_cut(
+    chroma: ChromaApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    """No program makes a collection of the name meanwhile: there is none, as after every such kill."""
+    from chromadb import Collection
+
+    rename, before = Collection.modify, chroma.rows()
+    if call == "rollback":
+        switched(chroma.target, new)
+
+    def cut(self: Any, name: str | None = None, **rest: Any) -> None:
+        if name == "papers":
+            raise KeyboardInterrupt
+        rename(self, name=name, **rest)
+
+    with monkeypatch.context() as patch, reembedding(chroma.target) as move:
+        patch.setattr(Collection, "modify", cut)
+        with pytest.raises(KeyboardInterrupt):
+            move.switch(new) if call == "switch" else move.rollback()
+    assert [each.name for each in chroma.client.list_collections() if each.name == "papers"] == []
+    with reembedding(chroma.target) as move:
+        assert "new-1" in move.line(new) or "CDEEmbeddings" in move.line(new)  # which the command prints before
+        move.switch(new) if call == "switch" else move.rollback()
+    assert len(chroma.rows()[0].vector) == (new.dim if call == "switch" else len(before[0].vector))
+    assert [row[:3] for row in chroma.rows()] == [row[:3] for row in before]
+
+
+def test_a_move_whose_collection_the_application_deleted_can_be_ended(
+    chroma: ChromaApplication, new: ContextualEmbedder
+):
+    with reembedding(chroma.target) as move:
+        move.copy(new)
+    chroma.client.delete_collection("papers")
+    with reembedding(chroma.target) as move:
+        with pytest.raises(StoreError, match="End the move by cde-rag release"):
+            move.copy(new)
+        move.release()
+    assert chroma.client.list_collections() == []
+    with pytest.raises(StoreError, match="found none of the name 'papers'"), source_of(chroma.target) as source:
+        source.count()
+
+
+def test_a_begin_that_was_cut_goes_on_with_another_context(
+    chroma: ChromaApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    """A contextual model samples again, and the application may have written since: the Context is another one."""
+    with monkeypatch.context() as patch, reembedding(chroma.target) as move:
+        patch.setattr(move.journal, "begin", killed)
+        with pytest.raises(KeyboardInterrupt):
+            move.copy(stub("another-1", 24))
+    switched(chroma.target, new)
+    assert len(chroma.rows()) == COUNT
