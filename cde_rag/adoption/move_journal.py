@@ -125,13 +125,16 @@ class MoveJournal:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_own()
+        is_held = False  # a run that is refused must leave the lock's file to the one that holds it
         try:
             with locked(
                 self.folder / _LOCK, f"{self.folder}: another run moves these vectors. Wait until it has ended"
             ):
+                is_held = True
                 yield
         finally:
-            self._leave()
+            if is_held:
+                self._leave()
 
     def forget(self, state: MoveState) -> None:
         """Delete the journal, its state last; without one there is no move. Contexts that are in use stay."""
