@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.adoption.movable import Movable, place_of
+from cde_rag.adoption.movable import Movable
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.context.cache import cache_folder
@@ -27,7 +27,7 @@ from cde_rag.stores.faiss import FaissStore
 _VERSION: Final = "foreign_version"  # key of the settings: the index, when the copy was made
 
 
-def foreign_collection(source: Movable, embedder: Embedder) -> Collection:
+def foreign_collection(source: Movable, embedder: Embedder, target: str) -> Collection:
     """Audit an index, bring its copy up to date, and return the Collection of the copy, which is only to be searched.
 
     Rows without a text, or whose vector has another length, are not in it.
@@ -35,6 +35,8 @@ def foreign_collection(source: Movable, embedder: Embedder) -> Collection:
     Args:
         source: The index.
         embedder: Embedder that made its vectors.
+        target: Target of the index as it was given. `source.target` hides a server's address, which may have a
+            password, so that the indexes of two servers could have one copy.
 
     Raises:
         CorpusError: The index has no text.
@@ -43,7 +45,8 @@ def foreign_collection(source: Movable, embedder: Embedder) -> Collection:
     found = audit(source, embedder)
     if found.others or found.disputes:
         raise StoreError(f"{found.advice} Nothing is searched with a model that did not make the vectors.")
-    name = hashlib.sha256(f"{place_of(source)}\n{embedder.fingerprint}".encode()).hexdigest()[:32]
+    kind, place = target.partition(":")[0], str(source.home) if source.home.is_absolute() else target
+    name = hashlib.sha256(f"{kind} {place}\n{embedder.fingerprint}".encode()).hexdigest()[:32]
     folder = cache_folder() / "foreign" / f"{name}.faiss"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has the texts
     store = FaissStore(folder)
