@@ -19,7 +19,7 @@ from applications import (
 from langchain_core.documents import Document
 
 from cde_rag import ContextualEmbedder
-from cde_rag.adoption import chroma_collection
+from cde_rag.adoption import carrying, chroma_collection
 from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.chroma_collection import ChromaCollection
 from cde_rag.adoption.index_files import IndexFolder
@@ -346,3 +346,59 @@ def test_a_begin_that_was_cut_goes_on_with_another_context(
             move.copy(stub("another-1", 24))
     switched(chroma.target, new)
     assert len(chroma.rows()) == COUNT
+
+
+def test_a_release_keeps_the_context_of_a_collection_that_the_application_made_anew(
+    chroma: ChromaApplication, new: ContextualEmbedder
+):
+    """Its line names the file, without which these vectors are never searched again."""
+    switched(chroma.target, new)
+    chroma.client.delete_collection("papers")
+    chroma.build(new)
+    with reembedding(chroma.target) as move:
+        with pytest.raises(StoreError, match="found others"):
+            move.catch_up(new)
+        file = move.journal.context_file(new.fingerprint)
+        move.release()
+    assert file.exists()
+    assert len(chroma.rows()) == COUNT
+
+
+def test_rows_without_a_text_come_along_with_a_rollback(
+    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    """They cannot be embedded, but are the application's: a release would delete the only copy."""
+    switched(chroma.target, new)
+    chroma.opened().add(ids=["picture"], embeddings=new.embed_queries(["x"]), metadatas=[{"of": "a bank"}])
+    chroma.opened().update(ids=["d3"], documents=[""], embeddings=new.embed_queries(["y"]))
+    with reembedding(chroma.target) as move:
+        carried = move.rollback(old).carried
+        assert (carried.written, carried.kept) == (2, 0)
+        move.release()
+    rows = {row.id: row for row in chroma.rows()}
+    assert (rows["picture"].metadata, rows["d3"].text) == ({"of": "a bank"}, "")
+    assert len(rows["picture"].vector) == len(rows["d1"].vector)
+    assert chroma.search(TEXTS[7], old, COUNT + 1)[0] == TEXTS[7]
+
+
+def test_what_the_application_writes_while_rows_are_brought_stays(
+    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    held = chroma.opened()
+    switched(chroma.target, new)
+    held.update(ids=["d5", "d6"], documents=["theirs", "theirs too"], embeddings=old.embed_queries(["a", "b"]))
+
+    def slow(*arguments: Any) -> Any:
+        chroma.opened().update(ids=["d5"], documents=["ours"], embeddings=new.embed_queries(["ours"]))
+        return vectors_of(*arguments)
+
+    vectors_of = carrying.vectors_of
+    monkeypatch.setattr(carrying, "vectors_of", slow)
+    with reembedding(chroma.target) as move:
+        carried = move.catch_up(new)
+    assert (carried.written, carried.kept) == (1, 1)
+    rows = {row.id: row for row in chroma.rows()}
+    assert (rows["d5"].text, rows["d6"].text) == ("ours", "theirs too")
+    for id_ in ("d5", "d6"):
+        made = new.embed_passages([rows[id_].text or ""], None).vectors[0]
+        assert rows[id_].vector == pytest.approx(made.tolist(), abs=1e-5)
