@@ -63,7 +63,7 @@ class QdrantSource:
     ) -> None:
         self.target, self._client, self._name, self._text, self.home = target, client, name, text, home
         if not self._exists(name):
-            raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.")
+            raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.{self._moved_to(name)}")
         params = self._info(name).config.params
         self._names = [""] if isinstance(params.vectors, models.VectorParams) else sorted(params.vectors or {})
         self._vector = one_of(self._names, vector, f"{target}: vectors")
@@ -293,6 +293,12 @@ class QdrantSource:
             hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or your own' + rest,
             ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde' + rest,
         )
+
+    def _moved_to(self, name: str) -> str:
+        """Return a sentence for a collection that a release has deleted, perhaps before its end."""
+        if not self._exists(name + _OURS):
+            return ""
+        return f" A move gave its vectors the name {name + _OURS!r}. If a journal is left, keep its Context alone."
 
     def _alias(self) -> str:
         """Return the alias of the new vectors: the target, or a new one for a collection that is named directly."""

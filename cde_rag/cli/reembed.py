@@ -20,7 +20,7 @@ from cde_rag.cli.output import (
 
 if TYPE_CHECKING:
     from cde_rag.adoption.move_plan import MovePlan
-    from cde_rag.adoption.reembedding import Reembedding
+    from cde_rag.adoption.reembedding import Reembedding, Switched
     from cde_rag.embedders.protocol import Embedder
 
 TargetArgument = Annotated[
@@ -164,7 +164,8 @@ def rollback_move(
         print_json(asdict(done))
     else:
         typer.echo(
-            f"The old vectors are in use. Gap: {1000 * done.gap_s:.0f} ms. Set the application's old model again."
+            f"The old vectors are in use. Gap: {1000 * done.gap_s:.0f} ms. {_brought(done)} Set the application's old "
+            "model again."
         )
 
 
@@ -192,11 +193,19 @@ def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress
         return
     typer.echo(
         printable(
-            f"The new vectors are in use; {1000 * switched.gap_s:.0f} ms without vectors. Brought since: "
-            f"{switched.carried.written} rows written, {switched.carried.removed} deleted.\nThe application's model:\n"
+            f"The new vectors are in use; {1000 * switched.gap_s:.0f} ms without vectors. {_brought(switched)}\n"
+            "The application's model:\n"
             f"  {line}\nBack: cde-rag rollback TARGET. When its programs are restarted: cde-rag release TARGET."
         )
     )
+
+
+def _brought(done: "Switched") -> str:
+    """Return a sentence about the writes that were brought, and one about those that were not."""
+    found = f"Brought since: {done.carried.written} rows written, {done.carried.removed} deleted."
+    if not done.carried.kept:
+        return found
+    return f"{found} {done.carried.kept} were changed on both sides, and stay as each side has them: compare them."
 
 
 def _copied(shown: dict[str, Any], advice: str) -> str:
