@@ -236,7 +236,7 @@ def test_a_folder_of_the_client_is_moved(tmp_path: Path, old: ContextualEmbedder
     with reembedding(target) as move:
         assert move.journal.folder == folder.with_name("data.cde-move") / "papers"
         move.release()
-    with pytest.raises(StoreError, match="expected a collection.*the name .papers-cde.. If a journal"), source_of(target):
+    with pytest.raises(StoreError, match="found none.*the name .papers-cde"), source_of(target):
         pass
 
 
