@@ -222,7 +222,7 @@ def _folder(target: str, place: str, expected: str) -> Path:
     """
     if "\0" not in place and ((folder := user_path(place)) / expected).exists():
         return folder
-    raise StoreError(f"{target}: expected a folder with {expected}, found none at {place!r}.")
+    raise StoreError(f"{target}: expected a folder with {expected}, found none there.")
 
 
 def _no_choice(target: str, whose: str, **given: str | None) -> None:
