@@ -428,5 +428,5 @@ def test_an_error_of_any_kind_is_its_calls_alone() -> None:
         with pytest.raises(error):
             batcher.submit(embedder, "query", ["river"], [1]).result(timeout=60)  # type: ignore[arg-type]
     found = batcher.submit(embedder, "query", ["river"], [1]).result(timeout=60)  # type: ignore[arg-type]
-    assert (found.vectors.shape, batcher.pending) == ((1, 4), 0)
     batcher.close()
+    assert (found.vectors.shape, batcher.pending) == ((1, 4), 0)
