@@ -363,6 +363,11 @@ class JsonFile(IndexedFile):
     def get(self, place: int, id_: str) -> Float32[np.ndarray, " dim"]:
         """Return the vector of an id."""
         del place
+        if id_ not in self.vectors:
+            raise StoreError(
+                f"{self._where}: expected a vector of {id_!r:.80}, found none. Its application may be saving: run the "
+                "command again."
+            )
         try:
             return np.asarray(self.vectors[id_], np.float32)
         except (TypeError, ValueError) as error:

@@ -24,7 +24,7 @@ from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.chroma_collection import ChromaCollection
 from cde_rag.adoption.index_files import IndexFolder
 from cde_rag.adoption.movable import SourceRow
-from cde_rag.adoption.reembedding import reembedding
+from cde_rag.adoption.reembedding import Reembedding, reembedding
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import audit
 
@@ -402,3 +402,24 @@ def test_what_the_application_writes_while_rows_are_brought_stays(
     for id_ in ("d5", "d6"):
         made = new.embed_passages([rows[id_].text or ""], None).vectors[0]
         assert rows[id_].vector == pytest.approx(made.tolist(), abs=1e-5)
+
+
+def test_nodes_that_are_saved_before_the_copy_is_compared_are_told(
+    tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    app = SimpleApplication(tmp_path / "data")
+    app.build(old)
+    checked = Reembedding._checked
+
+    def late(self: Reembedding, *arguments: Any) -> Any:
+        file = app.folder / "default__vector_store.json"
+        found = json.loads(file.read_text())
+        found["embedding_dict"]["late"] = [1.0] * 16
+        file.write_text(json.dumps(found))
+        return checked(self, *arguments)
+
+    with monkeypatch.context() as patch, reembedding(app.target) as move:
+        patch.setattr(Reembedding, "_checked", late)
+        with pytest.raises(StoreError, match="again"):
+            move.copy(new)
+    switched(app.target, new)
