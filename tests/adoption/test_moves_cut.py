@@ -412,10 +412,10 @@ def test_nodes_that_are_saved_before_the_copy_is_compared_are_told(
     checked = Reembedding._checked
 
     def late(self: Reembedding, *arguments: Any) -> Any:
-        file = app.folder / "default__vector_store.json"
-        found = json.loads(file.read_text())
-        found["embedding_dict"]["late"] = [1.0] * 16
-        file.write_text(json.dumps(found))
+        for name, part in (("default__vector_store.json", "embedding_dict"), ("docstore.json", "docstore/data")):
+            found = json.loads((app.folder / name).read_text())
+            found[part]["late"] = found[part]["d0"]
+            (app.folder / name).write_text(json.dumps(found))
         return checked(self, *arguments)
 
     with monkeypatch.context() as patch, reembedding(app.target) as move:
