@@ -44,7 +44,8 @@ export function marked(text, matches = []) {
 
 // Two or three lines of a text around the words that match, without markup, as nodes.
 export function snippet(hit) {
-  const text = isMarkdown(hit.metadata?.source) ? plain(hit.text) : hit.text.replace(/\s+/g, " ").trim();
+  const isShort = hit.text.length <= LONGEST; // the time of `plain` can grow with the square of the length
+  const text = isShort && isMarkdown(hit.metadata?.source) ? plain(hit.text) : hit.text.replace(/\s+/g, " ").trim();
   const words = new Set((hit.matches ?? []).map((word) => word.toLowerCase()));
   const found = [...text.matchAll(WORD)].filter((one) => words.has(one[0].toLowerCase()));
   let [start, most] = [0, 0];
