@@ -303,8 +303,8 @@ class ChromaCollection:
             if found is not None and str(found.id) == id_:
                 return found
         raise StoreError(
-            f"{self.target}: expected the collection {id_} of this move, found none under its names. End the move by "
-            "cde-rag release."
+            f"{self.target}: expected the collection {id_} of this move, found none under its names. Run the "
+            "command again; if that does not help, end the move by cde-rag release."
         )
 
     def _named(self, name: str) -> Any | None:
