@@ -412,7 +412,8 @@ def _metadata(table: Any, column: str) -> dict[bytes, bytes]:
 def _version(table: Any) -> str:
     """Return number and time of a table's version."""
     number = table.version
-    return f"{number} {next(each['timestamp'] for each in table.list_versions() if each['version'] == number)}"
+    times = [each["timestamp"] for each in table.list_versions() if each["version"] == number]
+    return f"{number} {''.join(map(str, times))}"  # none of one that its application has cleaned up by now
 
 
 def _is_of(table: Any, notes: Mapping[str, str]) -> bool:
