@@ -179,13 +179,13 @@ def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress
             shown = asdict(copied)
             typer.echo(printable(_copied(shown, copied.audit.advice)), err=True)
         line = move.line(embedder)
-        if is_before and not (confirmed or _confirmed(line)):
+        is_begun = state is not None and state.step == "switching"  # perhaps days ago, and it was refused then
+        if (is_before or is_begun) and not (confirmed or _confirmed(line)):
             if as_json:
                 print_json(shown | {"switched": False, "line": line})
             else:
-                typer.echo(
-                    printable(f"Nothing is switched. Change the application:\n  {line}\nThen add --yes to this.")
-                )
+                found = "A switch was begun, and has not ended." if is_begun else "Nothing is switched."
+                typer.echo(printable(f"{found} Change the application:\n  {line}\nThen add --yes to this."))
             return
         switched = move.switch(embedder, on_progress=updating(update))
     if as_json:
