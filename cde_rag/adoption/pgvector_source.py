@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.adoption.llamaindex_nodes import embedded_text
-from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line
+from cde_rag.adoption.movable import PAGE, SourceFacts, SourceHeldError, SourceRow, model_line
 from cde_rag.adoption.positions import stored
 from cde_rag.adoption.table_columns import check_choice, filterable, one_of, text_column
 from cde_rag.adoption.table_twins import Column, Relation, TableTwins
@@ -456,7 +456,8 @@ class PgvectorSource:
         """Put the old or the new table into the application's schema, and the other one out of it.
 
         Raises:
-            StoreError: Transactions of the application hold the table all the time; or it was altered.
+            SourceHeldError: Transactions of the application hold the table all the time.
+            StoreError: It was altered.
         """
         errors: Any = require("psycopg", "postgres").errors
         for _ in range(_TRIES):
@@ -473,7 +474,7 @@ class PgvectorSource:
                     with self._writing():
                         self._twins.check_rows(live, name)
                 return
-        raise StoreError(
+        raise SourceHeldError(
             f"{self.target}: expected to have the table for an instant, found transactions that hold it all the time "
             "(pg_stat_activity lists them). Run the command again when they have ended."
         )

@@ -22,7 +22,7 @@ from jaxtyping import Float32
 from cde_rag._files import user_path
 from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.carrying import Carried, Carrying, vectors_of
-from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceRow, place_of
+from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceHeldError, SourceRow, place_of
 from cde_rag.adoption.move_journal import MoveJournal, MoveState, Step
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.protocol import Embedder
@@ -223,6 +223,9 @@ class Reembedding:
                 state = self._noted(replace(self._known(), step="switching"))
             try:
                 gap, switched = self.source.switch(state.notes), True
+            except SourceHeldError:  # the next call copies again, since it may come days later
+                self._noted(replace(state, step="copying"))
+                raise
             except SourceChangedError:
                 # an interrupted call may have switched, and the application saved more with the new model
                 gap, switched = 0.0, self.source.is_switched(state.notes, embedder)
@@ -280,7 +283,7 @@ class Reembedding:
         self._noted(replace(state, step="returning"))
         try:
             gap = self.source.rollback(state.notes)
-        except SourceChangedError as error:
+        except (SourceChangedError, SourceHeldError) as error:
             self._noted(replace(state, step="switched" if state.step == "returning" else state.step))
             raise StoreError(f"{error} If that does not help: cde-rag reembed continues the move.") from error
         self._noted(replace(state, step="returned", gap_s=gap, was_switched=False, keeps_context=False))

@@ -245,7 +245,7 @@ def test_a_move_that_is_cut_goes_on(
 
 
 def test_a_transaction_that_holds_the_table_is_waited_for(
-    postgres_app: PostgresApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+    postgres_app: PostgresApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(pgvector_source, "_TRIES", 2)
     with reembedding(postgres_app.target) as move:
@@ -255,8 +255,23 @@ def test_a_transaction_that_holds_the_table_is_waited_for(
             with pytest.raises(StoreError, match="pg_stat_activity"):
                 move.switch(new)
             assert len(postgres_app.rows()[0].vector) == 16
+        postgres_app.write([("later", "a heron", {}, vector("a heron", old))])  # days later
+        steps: list[set[str]] = []
+        catch_up = move.catch_up
+        monkeypatch.setattr(move, "catch_up", lambda model: steps.append(ids(postgres_app)) or catch_up(model))
         move.switch(new)
+        assert steps == [{f"d{n}" for n in range(COUNT)} | {"later"}]  # from the first instant
+        with psycopg.connect(postgres_app.address) as holding:
+            holding.execute("SELECT count(*) FROM papers")
+            with pytest.raises(StoreError, match="pg_stat_activity"):
+                move.rollback()
+        assert move.state is not None
+        assert move.state.step == "switched"
     assert len(postgres_app.rows()[0].vector) == new.dim
+
+
+def ids(application: PostgresApplication) -> set[str]:
+    return {row.id for row in application.rows()}
 
 
 def test_rows_without_a_text_or_a_vector_stay(
