@@ -171,11 +171,16 @@ class QdrantSource:
         """Make the new collection, without points, with the settings and payload indexes of the old one and a stamp.
 
         Raises:
-            StoreError: There is a collection of that name which no move has begun.
+            StoreError: There is a collection of that name which no move has begun, or it is the one in use.
         """
         del folder
         old, alias = concrete(self._client, self._name), self._alias()
         new = f"{self._name.removesuffix(_OURS)}{_OURS}-{embedder.fingerprint[:_SHOWN]}"
+        if new == old:
+            raise StoreError(
+                f"{self.target}: expected vectors of another model, found the collection {old!r}, which an earlier move "
+                f"made with {embedder.context.identity.name}. Compare them by cde-rag audit."
+            )
         if self._exists(new):
             if call(lambda: self._client.count(new)).count:
                 raise StoreError(

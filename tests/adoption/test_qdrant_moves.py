@@ -270,3 +270,23 @@ def test_a_collection_of_this_library_is_told(tmp_path: Path, new: ContextualEmb
     target = f"qdrant:{tmp_path / 'data'}#papers"
     with reembedding(target) as move, pytest.raises(StoreError, match="cde-rag recontextualize"):
         move.copy(new)
+
+
+def test_a_second_move_to_the_same_model_does_not_call_the_collection_in_use_a_rest(
+    qdrant_app: QdrantApplication, new: ContextualEmbedder
+):
+    """Both have the same name, and a user who deleted that one would lose everything."""
+    switched(qdrant_app.target, new)
+    with reembedding(qdrant_app.target) as move:
+        move.release()
+    before = qdrant_app.rows()
+    with (
+        reembedding(qdrant_app.target) as move,
+        pytest.raises(StoreError, match="expected vectors of another model.*cde-rag audit"),
+    ):
+        move.copy(new)
+    qdrant_app.client.delete("papers", models.FilterSelector(filter=models.Filter()))
+    assert len(before) == COUNT
+    with reembedding(qdrant_app.target) as move, pytest.raises(StoreError):
+        move.copy(new)
+    assert qdrant_app.client.collection_exists("papers")
