@@ -385,3 +385,34 @@ def test_a_table_that_is_altered_meanwhile_is_told(
             move.switch(new)
         move.release()
     switched(postgres_app.target, new)
+
+
+def test_rows_that_are_brought_are_updated_and_set_off_no_trigger_of_deletions(
+    postgres_app: PostgresApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    """Such as one that deletes the files of rows that are gone."""
+    run(
+        postgres_app,
+        "DROP TABLE IF EXISTS gone; CREATE TABLE gone (id varchar); "
+        "CREATE OR REPLACE FUNCTION note_gone() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO gone VALUES (OLD.id); RETURN OLD; END $$; "
+        "CREATE TRIGGER noted AFTER DELETE ON papers FOR EACH ROW EXECUTE FUNCTION note_gone()",
+    )
+    exchanged = PgvectorSource._exchanged
+
+    def late(self: PgvectorSource, *arguments: Any, **named: Any) -> Any:
+        if not any(row.id == "late" for row in postgres_app.rows()):
+            postgres_app.write([("late", "a boat", {}, vector("a boat", old))])
+            postgres_app.write([("d5", "changed", {"n": 5}, vector("changed", old))])
+        return exchanged(self, *arguments, **named)
+
+    monkeypatch.setattr(PgvectorSource, "_exchanged", late)
+    with reembedding(postgres_app.target) as move:
+        carried = move.switch(new).carried
+        assert (carried.written, carried.kept) == (2, 0)
+        assert audit(move.source, new).share == 1.0
+    assert run(postgres_app, "SELECT id FROM gone") == []
+    rows = {row.id: row for row in postgres_app.rows()}
+    assert (rows["d5"].text, rows["late"].text) == ("changed", "a boat")
+    assert rows["d5"].metadata["number"] == 6  # which PostgreSQL gave it first
+    run(postgres_app, "DROP TABLE gone CASCADE")
