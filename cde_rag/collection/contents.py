@@ -54,14 +54,15 @@ class StoredField:
     Attributes:
         name: As in filters.
         records: Number of records that have it.
-        values: Number of records of each value; None where there are more than a few.
+        values: Number of records of each value, a pair with True before it if it is a boolean: 1 is another value than
+            True in filters. None where there are more than a few.
         least: Least number; None if other values occur.
         most: Greatest number.
     """
 
     name: str
     records: int = 0
-    values: Counter[str | int | float | bool] | None = field(default_factory=Counter[str | int | float | bool])
+    values: Counter[tuple[bool, str | int | float]] | None = field(default_factory=Counter[tuple[bool, str | int | float]])
     least: float | None = None
     most: float | None = None
 
@@ -142,7 +143,7 @@ def _count(fields: dict[str, StoredField], name: str, value: object) -> None:
     first = not each.records
     each.records += 1
     if each.values is not None:
-        each.values.update(set(found))
+        each.values.update({(isinstance(one, bool), one) for one in found})
         if len(each.values) > FEW:
             each.values = None
     numbers = [one for one in found if not isinstance(one, str | bool)]

@@ -131,8 +131,8 @@ def _described(document: StoredDocument, service: Service) -> dict[str, Any]:
 def _described_field(field: StoredField) -> dict[str, Any]:
     values = None
     if field.values is not None:
-        ordered = sorted(field.values.items(), key=lambda each: (-each[1], str(each[0])))
-        values = [{"value": value, "passages": count} for value, count in ordered]
+        ordered = sorted(field.values.items(), key=lambda each: (-each[1], str(each[0][1])))
+        values = [{"value": value, "passages": count} for (_, value), count in ordered]
     return {
         "name": field.name,
         "passages": field.records,
