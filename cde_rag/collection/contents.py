@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cde_rag.collection.collection import Collection
 from cde_rag.field_names import elements, field_name
@@ -24,6 +24,7 @@ _PLACES: Final = frozenset(
 _QUERY: Final = re.compile(r"[^\W\d_][^<>{}\[\]|=/\\]{8,60}")  # begins with a letter, and has no code in it
 _WHOLE: Final = re.compile(r"-?\d{1,18}", re.ASCII)
 _MARKUP: Final = re.compile(r"[*`#]+|\s+$")
+_Value: TypeAlias = tuple[bool, str | int | float]
 
 
 @dataclass
@@ -62,7 +63,7 @@ class StoredField:
 
     name: str
     records: int = 0
-    values: Counter[tuple[bool, str | int | float]] | None = field(default_factory=Counter[tuple[bool, str | int | float]])
+    values: Counter[_Value] | None = field(default_factory=Counter[_Value])
     least: float | None = None
     most: float | None = None
 
