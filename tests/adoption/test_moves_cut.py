@@ -423,3 +423,20 @@ def test_nodes_that_are_saved_before_the_copy_is_compared_are_told(
         with pytest.raises(StoreError, match="again"):
             move.copy(new)
     switched(app.target, new)
+
+
+def test_a_folder_that_was_saved_once_more_goes_back(
+    langchain: LangChainApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    """Its file of documents has other bytes then, but the same texts in the same order."""
+    before = langchain.rows()
+    switched(langchain.target, new)
+    store: Any = langchain.opened(new)
+    store.docstore.search("d3").metadata["read"] = True
+    store.save_local(str(langchain.folder))
+    with reembedding(langchain.target) as move:
+        move.rollback()
+    rows = langchain.rows()
+    assert [(row.id, row.text, row.vector) for row in rows] == [(row.id, row.text, row.vector) for row in before]
+    assert rows[3].metadata["read"]
+    assert langchain.finds_best(TEXTS[7], old)
