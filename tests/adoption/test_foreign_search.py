@@ -34,7 +34,7 @@ def found(application: Application, embedder: ContextualEmbedder, query: str) ->
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {path.name: file_sha256(path) for path in folder.glob("*") if path.is_file()}
+    return {str(path): file_sha256(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_an_index_is_searched_and_stays_as_it_is(application: Application, old: ContextualEmbedder, cache: Path):
