@@ -290,7 +290,10 @@ class ChromaCollection:
     def _live(self) -> Any:
         found = self._named(self._name)
         if found is None:
-            raise StoreError(f"{self.target}: expected a collection, found none of the name {self._name!r}.")
+            raise StoreError(
+                f"{self.target}: expected a collection, found none of the name {self._name!r}. "
+                "Name one that is there, or end its move by cde-rag release."
+            )
         return found
 
     def _known(self, notes: Mapping[str, str], *, old: bool) -> Any:

@@ -328,7 +328,7 @@ def test_a_move_whose_collection_the_application_deleted_can_be_ended(
         move.copy(new)
     chroma.client.delete_collection("papers")
     with reembedding(chroma.target) as move:
-        with pytest.raises(StoreError, match="end the move by cde-rag release"):
+        with pytest.raises(StoreError, match="end its move by cde-rag release"):
             move.copy(new)
         move.release()
     assert chroma.client.list_collections() == []

@@ -236,7 +236,7 @@ def test_a_folder_of_the_client_is_moved(tmp_path: Path, old: ContextualEmbedder
     with reembedding(target) as move:
         assert move.journal.folder == folder.with_name("data.cde-move") / "papers"
         move.release()
-    with pytest.raises(StoreError, match="found none.*the name .papers-cde"), source_of(target):
+    with pytest.raises(StoreError, match=r"found none.*the name .papers-cde"), source_of(target):
         pass
 
 
@@ -282,7 +282,7 @@ def test_a_second_move_to_the_same_model_does_not_call_the_collection_in_use_a_r
     before = qdrant_app.rows()
     with (
         reembedding(qdrant_app.target) as move,
-        pytest.raises(StoreError, match="expected vectors of another model.*cde-rag audit"),
+        pytest.raises(StoreError, match=r"expected vectors of another model.*cde-rag audit"),
     ):
         move.copy(new)
     assert qdrant_app.rows() == before

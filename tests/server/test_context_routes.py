@@ -249,7 +249,7 @@ def test_a_job_is_cancelled_at_its_next_write_and_resumed() -> None:
 
 
 def test_a_job_that_panicked_has_ended() -> None:
-    """The panic of a Rust library is no Exception; the collection would have no other job until the server starts anew."""
+    """The panic of a Rust library is no Exception; the collection would have no other job until the next start."""
 
     def run(_: Any) -> dict[str, Any]:
         raise SystemExit("panicked")

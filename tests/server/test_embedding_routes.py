@@ -408,7 +408,7 @@ def test_counts_are_of_each_text(server: Running) -> None:
 
 
 class Panicking:
-    """An embedder that raises what is no Exception, as the panic of a Rust library, and then vectors of a wrong length."""
+    """An embedder that raises no Exception, as a Rust library panics, and then makes vectors of a wrong length."""
 
     dim = 4
 
