@@ -178,7 +178,7 @@ class QdrantSource:
         new = f"{self._name.removesuffix(_OURS)}{_OURS}-{embedder.fingerprint[:_SHOWN]}"
         if new == old:
             raise StoreError(
-                f"{self.target}: expected vectors of another model, found the collection {old!r}, which an earlier move "
+                f"{self.target}: expected vectors of another model, found {old!r}, which an earlier move "
                 f"made with {embedder.context.identity.name}. Compare them by cde-rag audit."
             )
         if self._exists(new):

@@ -49,8 +49,8 @@ def check_parquet(path: Path) -> None:
         ended = None
     if ended is None or ended.returncode:
         raise CorpusError(
-            f"{path.name} takes more than {CHARACTERS:,} characters, {MEMORY // _MIB:,} MiB of memory or {seconds:,.0f} "
-            "s once it is read. Send it in parts, or as JSONL."
+            f"{path.name} takes more than {CHARACTERS:,} characters, {MEMORY // _MIB:,} MiB of memory or "
+            f"{seconds:,.0f} s once it is read. Send it in parts, or as JSONL."
         )
 
 

@@ -124,7 +124,7 @@ class BoundSockets:
             for family, kind, protocol, _, (name, _, *rest) in dict.fromkeys(found):
                 try:
                     self.sockets.append(_listening(family, kind, protocol, (name, self.port, *rest)))
-                except OSError as error:
+                except OSError as error:  # noqa: PERF203
                     if error.errno not in _ABSENT:
                         raise
                     absent = error  # such as ::1, a name's second address, where the machine has no IPv6
