@@ -257,10 +257,10 @@ class LanceApplication(Application):
         rows = [{"vector": vector, "text": text, "metadata": {"of": {"b": [1.5]}}} for text, vector in each]
         return [{"id": f"d{n}", "n": n, **row, "tags": ["a", "b"]} for n, row in enumerate(rows)]
 
-    def build(self, embedder: Embedder) -> None:
+    def build(self, embedder: Embedder, texts: list[str] = TEXTS) -> None:
         from lancedb.index import FTS, BTree
 
-        made = self.client.create_table("papers", data=self.data(embedder, TEXTS))
+        made = self.client.create_table("papers", data=self.data(embedder, texts))
         made.create_index("n", config=BTree())
         made.create_index("text", config=FTS(stem=False, with_position=True), name="words")
 

@@ -274,6 +274,13 @@ def test_a_password_is_not_shown(place: str, end: str):
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["qdrant", "chroma"])
+def test_a_key_in_an_address_without_its_scheme_is_not_shown(kind: str):
+    with pytest.raises(StoreError, match="expected a folder") as error, source_of(f"{kind}:me:secret@host#papers"):
+        pass
+    assert "secret" not in str(error.value)
+
+
 def test_columns_that_are_not_there_or_several_are_told(postgres: str, tmp_path: Path):
     import psycopg
 

@@ -107,8 +107,9 @@ def _chroma(
         else:
             folder = _folder(target, place, "chroma.sqlite3")
             client, home = chromadb.PersistentClient(path=str(folder)), _journal(folder, name)
-        client.get_collection(name, embedding_function=None)
-        yield ChromaCollection(target, client, name, home, random)
+        source = ChromaCollection(target, client, name, home, random)
+        source.check_there()
+        yield source
 
 
 @contextmanager
@@ -221,7 +222,7 @@ def _folder(target: str, place: str, expected: str) -> Path:
     """
     if "\0" not in place and ((folder := user_path(place)) / expected).exists():
         return folder
-    raise StoreError(f"{target}: expected a folder with {expected}, found none at {place!r}.")
+    raise StoreError(f"{target}: expected a folder with {expected}, found none there.")
 
 
 def _no_choice(target: str, whose: str, **given: str | None) -> None:

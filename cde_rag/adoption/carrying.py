@@ -21,7 +21,7 @@ class Carried:
     Attributes:
         written: Rows.
         removed: Deleted rows.
-        kept: Rows that were changed on both sides, or cannot be embedded; those in use stay as they are.
+        kept: Rows that were changed on both sides; those in use stay as they are.
     """
 
     written: int = 0
@@ -37,6 +37,7 @@ class Carrying:
         journal: Folder of the move.
         state: State of the move.
         embedder: Embedder of the other side; None: a difference is an error.
+        parked: Its vector of rows without a text.
         old: True for writes to the old vectors, which are brought to the new ones.
         lost: Sentences of that error: the loss, and the remedy.
     """
@@ -47,12 +48,13 @@ class Carrying:
         journal: MoveJournal,
         state: MoveState,
         embedder: Embedder | None,
+        parked: Float32[np.ndarray, " parked"],
         *,
         old: bool,
         lost: str = "",
     ) -> None:
         self._source, self._journal, self._notes = source, journal, state.notes
-        self._embedder, self._old, self._lost = embedder, old, lost
+        self._embedder, self._parked, self._old, self._lost = embedder, parked, old, lost
         self._written = self._removed = self._kept = 0
 
     def run(self) -> Carried:
@@ -84,20 +86,27 @@ class Carrying:
     def _write(self, changed: Sequence[SourceRow], known: dict[str, str], number: int) -> None:
         """Write rows whose other side is as it was noted; the ones in use win."""
         embedder, other = self._required(changed[0].id), not self._old
-        there = {row.id: row.digest for row in self._source.get(self._notes, [row.id for row in changed], old=other)}
         before = {row.id: known.get(row.id, "").removeprefix(_BEGUN) for row in changed}
-        same: list[SourceRow] = []
-        for row in changed:
-            cut = row.id not in there and known.get(row.id, "").startswith(_BEGUN)
-            is_noted = there.get(row.id, "") in (before[row.id], row.digest)
-            if (is_noted or cut) and (self._old or row.text is not None):
-                same.append(row)
-        self._kept += len(changed) - len(same)
+        same = self._as_noted(changed, known, before)
+        if same:
+            vectors = vectors_of(same, embedder, self._parked)
+            places = {row.id: place for place, row in enumerate(same)}
+            same = self._as_noted(same, known, before)  # embedding takes seconds, in which the application writes
         if same:
             self._journal.note({row.id: _BEGUN + before[row.id] for row in same}, number)
-            vectors = vectors_of(same, embedder, self._journal.parked())
-            self._source.put(self._notes, same, vectors, old=other)
-            self._written += len(same)
+            self._source.put(self._notes, same, vectors[[places[row.id] for row in same]], old=other)
+        self._written, self._kept = self._written + len(same), self._kept + len(changed) - len(same)
+
+    def _as_noted(self, rows: Sequence[SourceRow], known: dict[str, str], before: dict[str, str]) -> list[SourceRow]:
+        """Return the rows whose other side is as it was noted, or lacks them since their copy was cut."""
+        ids = [row.id for row in rows]
+        there = {row.id: row.digest for row in self._source.get(self._notes, ids, old=not self._old)}
+        return [
+            row
+            for row in rows
+            if there.get(row.id, "") in (before[row.id], row.digest)
+            or (row.id not in there and known.get(row.id, "").startswith(_BEGUN))
+        ]
 
     def _remove(self, ids: Sequence[str]) -> None:
         there = {row.id for row in self._source.get(self._notes, ids, old=self._old)}

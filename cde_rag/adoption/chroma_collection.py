@@ -63,6 +63,15 @@ class ChromaCollection:
         self.target, self._client, self._name, self.home, self._random = target, client, name, home, random
         self._texts, self._given = texts, given
 
+    def check_there(self) -> None:
+        """Check that there is the collection, or one of a move that was cut between its renames.
+
+        Raises:
+            StoreError: There is none.
+        """
+        if all(self._named(self._name + end) is None for end in ("", OLD, NEW)):
+            self._live()
+
     def count(self) -> int:
         """Return the number of records."""
         return int(self._live().count())
@@ -155,17 +164,18 @@ class ChromaCollection:
         index = {key: value for key, value in _index(live).items() if key in _TUNED}
         name = self._name + NEW
         new = self._named(name)
-        if new is None:
-            function = _function(live)
-            if function is not None and not self._given:
-                function = _function_of(embedder)
-            stamps = stamp(embedder.fingerprint) | {KEY: stamp_of(embedder)}
-            new = _created(self._client, name, metadata | stamps, index, function)
-        elif stamped(new.metadata) != embedder.fingerprint or new.count():
-            raise StoreError(
-                f"{self.target}: expected no collection {name!r}, found one of a move whose journal is elsewhere. "
-                "Name that journal, or delete the collection."
-            )
+        if new is not None:
+            if stamped(new.metadata) is None or new.count():
+                raise StoreError(
+                    f"{self.target}: expected no collection {name!r}, found one of a move whose journal is elsewhere. "
+                    "Name that journal, or delete the collection."
+                )
+            self._client.delete_collection(name)  # of a call that was interrupted, perhaps with another Context
+        function = _function(live)
+        if function is not None and not self._given:
+            function = _function_of(embedder)
+        stamps = stamp(embedder.fingerprint) | {KEY: stamp_of(embedder)}
+        new = _created(self._client, name, metadata | stamps, index, function)
         return {"old": str(live.id), "new": str(new.id)}
 
     def lacking(self, notes: Mapping[str, str], rows: Sequence[SourceRow], *, old: bool) -> list[SourceRow]:
@@ -238,7 +248,8 @@ class ChromaCollection:
 
     def line(self, embedder: Embedder, context: Path) -> str:
         """Return the line of a program with Chroma's client, or LangChain's Chroma."""
-        live = self._live()
+        old = self._named(self._name + OLD) if self._named(self._name) is None else None  # a switch was cut
+        live = self._live() if old is None else old
         if _function(live) is not None:
             return (
                 "No line, unless the program passes embedding_function=…: the new collection names its function "
@@ -279,7 +290,10 @@ class ChromaCollection:
     def _live(self) -> Any:
         found = self._named(self._name)
         if found is None:
-            raise StoreError(f"{self.target}: expected a collection, found none of the name {self._name!r}.")
+            raise StoreError(
+                f"{self.target}: expected a collection, found none of the name {self._name!r}. "
+                "Name one that is there, or end its move by cde-rag release."
+            )
         return found
 
     def _known(self, notes: Mapping[str, str], *, old: bool) -> Any:
@@ -291,7 +305,10 @@ class ChromaCollection:
             found = self._named(name)
             if found is not None and str(found.id) == id_:
                 return found
-        raise StoreError(f"{self.target}: expected the collection {id_} of this move, found none under its names.")
+        raise StoreError(
+            f"{self.target}: expected the collection {id_} of this move, found none under its names. Run the "
+            "command again; if that does not help, end the move by cde-rag release."
+        )
 
     def _named(self, name: str) -> Any | None:
         from chromadb.errors import NotFoundError

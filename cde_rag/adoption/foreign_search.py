@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.adoption.movable import Movable, place_of
+from cde_rag.adoption.movable import Movable
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.context.cache import cache_folder
@@ -28,7 +28,7 @@ _VERSION: Final = "foreign_version"  # key of the settings: the index, when the 
 
 
 def foreign_collection(
-    source: Movable, embedder: Embedder, *, text: str | None = None, vector: str | None = None
+    source: Movable, embedder: Embedder, target: str, *, text: str | None = None, vector: str | None = None
 ) -> Collection:
     """Audit an index, bring its copy up to date, and return the Collection of the copy, which is only to be searched.
 
@@ -37,6 +37,8 @@ def foreign_collection(
     Args:
         source: The index.
         embedder: Embedder that made its vectors.
+        target: Target of the index as it was given. `source.target` hides a server's address, which may have a
+            password, so that the indexes of two servers could have one copy.
         text: Location of the text, as `source_of` was given it: each has a copy of its own.
         vector: Name of the vector or column, likewise.
 
@@ -47,8 +49,9 @@ def foreign_collection(
     found = audit(source, embedder)
     if found.others or found.disputes:
         raise StoreError(f"{found.advice} Nothing is searched with a model that did not make the vectors.")
+    kind, place = target.partition(":")[0], str(source.home) if source.home.is_absolute() else target
     chosen = "" if text is None and vector is None else f"\n{text!r}\n{vector!r}"
-    name = hashlib.sha256(f"{place_of(source)}\n{embedder.fingerprint}{chosen}".encode()).hexdigest()[:32]
+    name = hashlib.sha256(f"{kind} {place}\n{embedder.fingerprint}{chosen}".encode()).hexdigest()[:32]
     folder = cache_folder() / "foreign" / f"{name}.faiss"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has the texts
     store = FaissStore(folder)

@@ -134,7 +134,8 @@ class IndexFolder(TextVectors, ABC):
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
             index.write(temporary)
-        return {**notes, "new": file_sha256(path), "old": live_before, "texts": texts_before}
+        found = {"new": file_sha256(path), "old": live_before, "texts": texts_before, "order": _order(rows)}
+        return {**notes, **found}
 
     def shadow(self, notes: Mapping[str, str], *, old: bool) -> "_NewFile":
         """Return the new vectors."""
@@ -169,7 +170,8 @@ class IndexFolder(TextVectors, ABC):
         live = self._digest([self._file])
         if live == into:
             return 0.0
-        if live != out or self._digest(self._others) != notes["texts"]:
+        is_same = self._digest(self._others) == notes["texts"] or _order(self.texts()) == notes.get("order")
+        if live != out or not is_same:
             raise SourceChangedError(
                 f"{self.target}: expected the files as they were, found others, which the application has saved "
                 "meanwhile. Run the command again."
@@ -211,6 +213,14 @@ class IndexFolder(TextVectors, ABC):
         except OSError as error:
             raise StoreError(f"{self.target}: not readable ({error}).") from error
         return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
+
+
+def _order(rows: Iterable[SourceRow]) -> str:
+    """Return a digest of ids and texts in their order, which stays where an application saves them once more."""
+    found = hashlib.sha256()
+    for row in rows:
+        found.update(json.dumps([row.id, row.text]).encode())
+    return found.hexdigest()
 
 
 class IndexedFile(ABC):
@@ -363,6 +373,11 @@ class JsonFile(IndexedFile):
     def get(self, place: int, id_: str) -> Float32[np.ndarray, " dim"]:
         """Return the vector of an id."""
         del place
+        if id_ not in self.vectors:
+            raise StoreError(
+                f"{self._where}: expected a vector of {id_!r:.80}, found none. Its application may be saving: run the "
+                "command again."
+            )
         try:
             return np.asarray(self.vectors[id_], np.float32)
         except (TypeError, ValueError) as error:

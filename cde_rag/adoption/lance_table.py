@@ -151,8 +151,8 @@ class LanceTable(TextVectors):
             )
 
     def version(self) -> str:
-        """Return the number of the version."""
-        return str(self._live().version)
+        """Return number and time of the version: a table that was dropped and made again counts from 1."""
+        return _version(self._live())
 
     def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:
         """Yield the rows in use; those of the old and the new vectors are the same."""
@@ -188,7 +188,7 @@ class LanceTable(TextVectors):
             StoreError: LanceDB wrote other rows or columns than it read.
         """
         live, columns = self._live(), _Columns(notes["text"], notes["vector"])
-        if notes.get("version") == str(live.version):
+        if notes.get("sealed") == _version(live):
             return dict(notes)
         for page, _ in self._pages(live, columns):
             self.made(notes, page, parked)
@@ -204,7 +204,7 @@ class LanceTable(TextVectors):
         made, was = self._written(new, schema, batches()), self._digests(live, columns)
         if self._digests(made, columns)[0] != was[0] or not made.schema.equals(schema, check_metadata=True):
             raise StoreError(f"{self.target}: expected LanceDB to copy rows and columns as they are, found others.")
-        found = {"version": str(live.version), "move": move, "rows": was[0], "old": was[1]}
+        found = {"version": str(live.version), "sealed": _version(live), "move": move, "rows": was[0], "old": was[1]}
         return {**notes, **found, "indexes": json.dumps(self._indexes(live))}
 
     def shadow(self, notes: Mapping[str, str], *, old: bool) -> "LanceTable":
@@ -220,8 +220,9 @@ class LanceTable(TextVectors):
         """
         live, version = self._live(), int(notes["version"])
         if not _is_of(live, notes):
-            if live.version != version:
+            if _version(live) != notes.get("sealed"):
                 raise self._changed()
+            shutil.rmtree(self._kept(notes), ignore_errors=True)  # of a table that was dropped since, its numbers too
             _link(self._files, self._kept(notes))
             shadow = self.shadow(notes, old=False)._live()  # noqa: SLF001
             self._written(self._folder, shadow.schema, shadow.search().to_batches(PAGE))
@@ -406,6 +407,13 @@ class _Columns(NamedTuple):
 
 def _metadata(table: Any, column: str) -> dict[bytes, bytes]:
     return dict(table.schema.field(column).metadata or {})
+
+
+def _version(table: Any) -> str:
+    """Return number and time of a table's version."""
+    number = table.version
+    times = [each["timestamp"] for each in table.list_versions() if each["version"] == number]
+    return f"{number} {''.join(map(str, times))}"  # none of one that its application has cleaned up by now
 
 
 def _is_of(table: Any, notes: Mapping[str, str]) -> bool:

@@ -25,6 +25,10 @@ class SourceChangedError(StoreError):
     """A source that its application changed during a step, which is then repeated."""
 
 
+class SourceHeldError(StoreError):
+    """A source that its application holds at the moment, so that nothing was switched or put back."""
+
+
 class SourceRow(NamedTuple):
     """Row of another application's store.
 
@@ -156,6 +160,7 @@ class Movable(Source, Protocol):
 
         Raises:
             SourceChangedError: The source changed since `seal`; nothing is switched.
+            SourceHeldError: Its application holds it; nothing is switched.
             StoreError: Something else is in their place.
         """
         ...
@@ -164,6 +169,7 @@ class Movable(Source, Protocol):
         """Put the old vectors back in their place; returns the seconds in which there were none.
 
         Raises:
+            SourceHeldError: Its application holds it; nothing is put back.
             StoreError: Something else is in their place.
         """
         ...

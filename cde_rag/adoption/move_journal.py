@@ -45,6 +45,7 @@ class MoveState:
         notes: Notes of the source; see `Movable`.
         was_switched: True if the vectors were switched before `releasing` began.
         gap_s: Seconds without vectors in the last switch or rollback; None before.
+        keeps_context: True if the application may name the Context, though it has put others in the vectors' place.
     """
 
     target: str
@@ -54,6 +55,7 @@ class MoveState:
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
     was_switched: bool = False
     gap_s: float | None = None
+    keeps_context: bool = False
 
 
 class MoveJournal:
@@ -125,17 +127,21 @@ class MoveJournal:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_own()
+        is_held = False  # a run that is refused must leave the lock's file to the one that holds it
         try:
             with locked(
                 self.folder / _LOCK, f"{self.folder}: another run moves these vectors. Wait until it has ended"
             ):
+                is_held = True
                 yield
         finally:
-            self._leave()
+            if is_held:
+                self._leave()
 
     def forget(self, state: MoveState) -> None:
         """Delete the journal, its state last; without one there is no move. Contexts that are in use stay."""
-        unused = None if state.was_switched else self.context_file(state.fingerprint)
+        is_used = state.was_switched or state.keeps_context
+        unused = None if is_used else self.context_file(state.fingerprint)
         for path in self.folder.iterdir():
             if path.name not in (_STATE, _LOCK) and (path == unused or not path.name.endswith(_CONTEXT)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

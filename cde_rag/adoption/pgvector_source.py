@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.adoption.llamaindex_nodes import embedded_text
-from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line
+from cde_rag.adoption.movable import PAGE, SourceFacts, SourceHeldError, SourceRow, model_line
 from cde_rag.adoption.positions import stored
 from cde_rag.adoption.table_columns import check_choice, filterable, one_of, text_column
 from cde_rag.adoption.table_twins import Column, Relation, TableTwins
@@ -244,18 +244,39 @@ class PgvectorSource:
         *,
         old: bool,
     ) -> None:
-        """Copy rows from the other table, in the database, with these vectors; where there is none, there is none."""
-        arrays, made = self._arrays([row.id for row in rows]), [json.dumps(vector.tolist()) for vector in vectors]
-        copied = "SELECT {copied} FROM {table} t JOIN {given_with_vectors} ON {same}"
+        """Copy rows from the other table, in the database, with these vectors; where there is none, there is none.
+
+        A row that is there is updated: its deletion would set off triggers of the application, and end its own updates.
+        """
+        made = {row.id: json.dumps(vector.tolist()) for row, vector in zip(rows, vectors, strict=True)}
         with self._writing():
-            target = self._side(notes, old=old)
-            self._delete(target, arrays)
-            query = self._sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
-                self._twins.named(target),
-                self._listed(self._sql.Identifier(column.name) for column in self._written),
-                self._composed(copied, self._side(notes, old=not old)),
-            )
-            self._connection.execute(query, [*arrays, made])
+            target, source = self._side(notes, old=old), self._side(notes, old=not old)
+            query = "SELECT {id} FROM {table} t JOIN {given} ON {same}"
+            there = {id_ for (id_,) in self._rows_of(query, target, *self._arrays(list(made)))}
+            for write, some in ((self._inserted, made.keys() - there), (self._updated, there)):
+                if ids := [id_ for id_ in made if id_ in some]:
+                    self._connection.execute(write(target, source), [*self._arrays(ids), [made[id_] for id_ in ids]])
+
+    def _inserted(self, target: Relation, source: Relation) -> Any:
+        """Return the statement that copies rows which a table lacks."""
+        return self._sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
+            self._twins.named(target),
+            self._listed(self._sql.Identifier(column.name) for column in self._written),
+            self._composed("SELECT {copied} FROM {table} t JOIN {given_with_vectors} ON {same}", source),
+        )
+
+    def _updated(self, target: Relation, source: Relation) -> Any:
+        """Return the statement that copies rows which a table has."""
+        sql, of_key = self._sql.SQL, {column.name for column in self._keys}
+        names = {column: self._sql.Identifier(column.name) for column in self._columns}
+        changed = [column for column in self._written if not column.identity and column.name not in of_key]
+        return sql("UPDATE {} u SET {} FROM ({}) AS s ({}) WHERE {}").format(
+            self._twins.named(target),
+            self._listed(sql("{} = s.{}").format(names[column], names[column]) for column in changed),
+            self._composed("SELECT {row} FROM {table} t JOIN {given_with_vectors} ON {same}", source),
+            self._listed(names.values()),
+            sql(" AND ").join(sql("u.{} = s.{}").format(names[column], names[column]) for column in self._keys),
+        )
 
     def remove(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> None:
         """Delete rows."""
@@ -398,6 +419,7 @@ class PgvectorSource:
         vector = self._of_row(self._vector)
         names, array = [self._sql.Identifier(f"k{place}") for place in range(len(keys))], sql("%s::text[]")
         kept = sql("CASE WHEN {} IS NULL THEN NULL ELSE given.made::{} END").format(vector, sql(self._column.type))
+        copies = {each: kept if each.name == self._vector else self._of_row(each) for each in self._columns}
         parts = {
             "id": self._id(printed),
             "parts": sql("ARRAY[{}]::text[]").format(self._listed(printed)),
@@ -417,9 +439,8 @@ class PgvectorSource:
             "same": sql(" AND ").join(
                 sql("{} = given.{}::{}").format(*each) for each in zip(keys, names, types, strict=True)
             ),
-            "copied": self._listed(
-                kept if column.name == self._vector else self._of_row(column) for column in self._written
-            ),
+            "copied": self._listed(copies[column] for column in self._written),
+            "row": self._listed(copies.values()),
         }
         return sql(query).format(**{name: part for name, part in parts.items() if f"{{{name}}}" in query})
 
@@ -456,7 +477,8 @@ class PgvectorSource:
         """Put the old or the new table into the application's schema, and the other one out of it.
 
         Raises:
-            StoreError: Transactions of the application hold the table all the time; or it was altered.
+            SourceHeldError: Transactions of the application hold the table all the time.
+            StoreError: It was altered.
         """
         errors: Any = require("psycopg", "postgres").errors
         for _ in range(_TRIES):
@@ -473,7 +495,7 @@ class PgvectorSource:
                     with self._writing():
                         self._twins.check_rows(live, name)
                 return
-        raise StoreError(
+        raise SourceHeldError(
             f"{self.target}: expected to have the table for an instant, found transactions that hold it all the time "
             "(pg_stat_activity lists them). Run the command again when they have ended."
         )

@@ -63,7 +63,7 @@ class QdrantSource:
     ) -> None:
         self.target, self._client, self._name, self._text, self.home = target, client, name, text, home
         if not self._exists(name):
-            raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.")
+            raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.{self._moved_to(name)}")
         params = self._info(name).config.params
         self._names = [""] if isinstance(params.vectors, models.VectorParams) else sorted(params.vectors or {})
         self._vector = one_of(self._names, vector, f"{target}: vectors")
@@ -171,11 +171,16 @@ class QdrantSource:
         """Make the new collection, without points, with the settings and payload indexes of the old one and a stamp.
 
         Raises:
-            StoreError: There is a collection of that name which no move has begun.
+            StoreError: There is a collection of that name which no move has begun, or it is the one in use.
         """
         del folder
         old, alias = concrete(self._client, self._name), self._alias()
         new = f"{self._name.removesuffix(_OURS)}{_OURS}-{embedder.fingerprint[:_SHOWN]}"
+        if new == old:
+            raise StoreError(
+                f"{self.target}: expected vectors of another model, found {old!r}, which an earlier move "
+                f"made with {embedder.context.identity.name}. Compare them by cde-rag audit."
+            )
         if self._exists(new):
             if call(lambda: self._client.count(new)).count:
                 raise StoreError(
@@ -293,6 +298,12 @@ class QdrantSource:
             hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or your own' + rest,
             ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde' + rest,
         )
+
+    def _moved_to(self, name: str) -> str:
+        """Return a sentence for a collection that a release has deleted, perhaps before its end."""
+        if not self._exists(name + _OURS):
+            return ""
+        return f" A move gave its vectors the name {name + _OURS!r}. If a journal is left, keep its Context alone."
 
     def _alias(self) -> str:
         """Return the alias of the new vectors: the target, or a new one for a collection that is named directly."""

@@ -22,12 +22,12 @@ from jaxtyping import Float32
 from cde_rag._files import user_path
 from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.carrying import Carried, Carrying, vectors_of
-from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceRow, place_of
+from cde_rag.adoption.movable import PAGE, Movable, SourceChangedError, SourceHeldError, SourceRow, place_of
 from cde_rag.adoption.move_journal import MoveJournal, MoveState, Step
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
-from cde_rag.indexing.audit import Audit, audit
+from cde_rag.indexing.audit import Audit, Source, audit
 from cde_rag.indexing.upsert import Progress
 
 _PASSES: Final = 8  # over what the application writes meanwhile; what comes after waits for the next call
@@ -174,7 +174,8 @@ class Reembedding:
             self.rollback()
         elif state.step not in ("copying", "returned"):
             raise StoreError(
-                f"{self.source.target}: expected old vectors in use, found step {state.step}. Nothing to copy."
+                f"{self.source.target}: expected old vectors in use, found step {state.step}. Nothing to copy. End the "
+                "move by cde-rag release."
             )
         if state.step == "returned" and self.source.written_by_old_handles:
             self._compared(state, None, old=False, act="A copy")
@@ -214,20 +215,25 @@ class Reembedding:
             StoreError: As in `copy`; or the application writes all the time.
         """
         state = self._begun(embedder)
-        for _ in range(_PASSES + 1):
+        for _ in range(_PASSES):
             if state.step == "switched":
-                return Switched(state.gap_s or 0.0, self.catch_up(embedder))
+                break
             if state.step != "switching":
                 self.copy(embedder, on_progress=on_progress)
                 state = self._noted(replace(self._known(), step="switching"))
             try:
                 gap, switched = self.source.switch(state.notes), True
+            except SourceHeldError:  # the next call copies again, since it may come days later
+                self._noted(replace(state, step="copying"))
+                raise
             except SourceChangedError:
                 # an interrupted call may have switched, and the application saved more with the new model
                 gap, switched = 0.0, self.source.is_switched(state.notes, embedder)
             step: Step = "switched" if switched else "copying"
             state = self._noted(replace(state, step=step, was_switched=switched, gap_s=gap))
-        raise StoreError(f"{self.source.target}: its application writes all the time. Run the command again.")
+        if state.step != "switched":
+            raise StoreError(f"{self.source.target}: its application writes all the time. Run the command again.")
+        return Switched(state.gap_s or 0.0, self.catch_up(embedder))
 
     def catch_up(self, embedder: Embedder) -> Carried:
         """Bring later writes to the old vectors, by programs that opened the store before the switch, to the new ones.
@@ -242,14 +248,14 @@ class Reembedding:
         if state.step != "switched":
             raise StoreError(f"{self.source.target}: expected new vectors in use, found step {state.step}.")
         if not self.source.is_switched(state.notes, embedder):
-            self._noted(replace(state, step="copying", was_switched=False))
+            self._noted(replace(state, step="copying", was_switched=False, keeps_context=True))
             raise StoreError(
                 f"{self.source.target}: expected the new vectors, found others: a program that had loaded the old ones "
                 "has saved them since. Restart it with the new model, and run cde-rag reembed again."
             )
         if not self.source.written_by_old_handles:
             return Carried()
-        return Carrying(self.source, self.journal, state, embedder, old=True).run()
+        return Carrying(self.source, self.journal, state, embedder, self.journal.parked(), old=True).run()
 
     def rollback(self, old: Embedder | None = None) -> Switched:
         """Put the old vectors back. The new ones stay, and `switch` returns to them.
@@ -277,10 +283,10 @@ class Reembedding:
         self._noted(replace(state, step="returning"))
         try:
             gap = self.source.rollback(state.notes)
-        except SourceChangedError as error:
+        except (SourceChangedError, SourceHeldError) as error:
             self._noted(replace(state, step="switched" if state.step == "returning" else state.step))
             raise StoreError(f"{error} If that does not help: cde-rag reembed continues the move.") from error
-        self._noted(replace(state, step="returned", gap_s=gap, was_switched=False))
+        self._noted(replace(state, step="returned", gap_s=gap, was_switched=False, keeps_context=False))
         return Switched(gap, carried)
 
     def release(self) -> None:
@@ -327,15 +333,11 @@ class Reembedding:
         if self.state is not None:
             return self._known(embedder)
         self.source.check(embedder)
-        sample = self.source.sample(_MEAN_OF)
-        if not sample:
-            raise CorpusError(f"{self.source.target}: expected texts, found none. There is nothing to embed.")
-        made = embedder.embed_passages([each.text for each in sample], None).vectors.mean(axis=0, dtype=np.float64)
-        away = -made / (np.linalg.norm(made) or 1.0)
+        away = _away(self.source, embedder)
         notes = self.source.begin(self.journal.folder, embedder)
         name = embedder.context.identity.name
         state = MoveState(place_of(self.source), name, embedder.fingerprint, notes=notes)
-        self.journal.begin(state, embedder.context, away.astype(np.float32))
+        self.journal.begin(state, embedder.context, away)
         return state
 
     def _checked(self, state: MoveState, embedder: Embedder, late: int) -> Audit:
@@ -356,7 +358,19 @@ class Reembedding:
         if not self.source.written_by_old_handles:
             remedy = "Move back by cde-rag release, then reembed --model OLD-MODEL, which has them, too"
         lost = f"{act} would lose them. {remedy}."
-        return Carrying(self.source, self.journal, state, embedder, old=old, lost=lost).run()
+        parked = self.journal.parked()
+        if embedder is not None and self.source.written_by_old_handles:  # rows go to the old vectors
+            parked = _away(self.source.shadow(state.notes, old=True), embedder)
+        return Carrying(self.source, self.journal, state, embedder, parked, old=old, lost=lost).run()
+
+
+def _away(source: Source, embedder: Embedder) -> Float32[np.ndarray, " dim"]:
+    """Return the vector of rows without a text: opposite to the mean of a sample of those with one."""
+    sample = source.sample(_MEAN_OF)
+    if not sample:
+        raise CorpusError(f"{source.target}: expected texts, found none. There is nothing to embed.")
+    made = embedder.embed_passages([each.text for each in sample], None).vectors.mean(axis=0, dtype=np.float64)
+    return (-made / (np.linalg.norm(made) or 1.0)).astype(np.float32)
 
 
 class _Pass:

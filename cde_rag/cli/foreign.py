@@ -77,7 +77,7 @@ def open_foreign(
         stamped = named_by_stamp(source) if model is None and context is None else None
         name, prefixes = (model, None) if stamped is None else stamped
         embedder = embedder_of(name, None, prefixes) if context is None else loaded(context)
-        opened = foreign_collection(source, embedder, text=text, vector=vector)
+        opened = foreign_collection(source, embedder, target, text=text, vector=vector)
         if lost := source.count() - opened.store.count():
             typer.echo(f"{lost:,} rows without a text or with a vector of another length are not searched.", err=True)
     return opened

@@ -21,7 +21,7 @@ from cde_rag.cli.output import (
 
 if TYPE_CHECKING:
     from cde_rag.adoption.move_plan import MovePlan
-    from cde_rag.adoption.reembedding import Reembedding
+    from cde_rag.adoption.reembedding import Reembedding, Switched
     from cde_rag.embedders.protocol import Embedder
 
 TargetArgument = Annotated[
@@ -162,7 +162,8 @@ def rollback_move(
         print_json(asdict(done))
     else:
         typer.echo(
-            f"The old vectors are in use. Gap: {1000 * done.gap_s:.0f} ms. Set the application's old model again."
+            f"The old vectors are in use. Gap: {1000 * done.gap_s:.0f} ms. {_brought(done)} Set the application's old "
+            "model again."
         )
 
 
@@ -176,13 +177,13 @@ def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress
             shown = asdict(copied)
             typer.echo(printable(_copied(shown, copied.audit.advice)), err=True)
         line = move.line(embedder)
-        if is_before and not (confirmed or _confirmed(line)):
+        is_begun = state is not None and state.step == "switching"  # perhaps days ago, and it was refused then
+        if (is_before or is_begun) and not (confirmed or _confirmed(line)):
             if as_json:
                 print_json(shown | {"switched": False, "line": line})
             else:
-                typer.echo(
-                    printable(f"Nothing is switched. Change the application:\n  {line}\nThen add --yes to this.")
-                )
+                found = "A switch was begun, and has not ended." if is_begun else "Nothing is switched."
+                typer.echo(printable(f"{found} Change the application:\n  {line}\nThen add --yes to this."))
             return
         switched = move.switch(embedder, on_progress=updating(update))
     if as_json:
@@ -190,11 +191,19 @@ def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress
         return
     typer.echo(
         printable(
-            f"The new vectors are in use; {1000 * switched.gap_s:.0f} ms without vectors. Brought since: "
-            f"{switched.carried.written} rows written, {switched.carried.removed} deleted.\nThe application's model:\n"
+            f"The new vectors are in use; {1000 * switched.gap_s:.0f} ms without vectors. {_brought(switched)}\n"
+            "The application's model:\n"
             f"  {line}\nBack: cde-rag rollback TARGET. When its programs are restarted: cde-rag release TARGET."
         )
     )
+
+
+def _brought(done: "Switched") -> str:
+    """Return a sentence about the writes that were brought, and one about those that were not."""
+    found = f"Brought since: {done.carried.written} rows written, {done.carried.removed} deleted."
+    if not done.carried.kept:
+        return found
+    return f"{found} {done.carried.kept} were changed on both sides, and stay as each side has them: compare them."
 
 
 def _copied(shown: dict[str, Any], advice: str) -> str:

@@ -226,9 +226,10 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
         path = Path(place.partition("?")[0]) if "://" in place else user_path(place)
         is_context = path.name.endswith(CONTEXT_SUFFIX)
         if not re.match(NAME_PATTERN, name):
-            raise CDEError(f"{name!r}: expected a name of letters, digits, '.', '_' and '-'. Give one: NAME={path}")
+            shown = repr(name) if "@" not in name else "An address"  # which may have a password
+            raise CDEError(f"{shown}: expected a name of letters, digits, '.', '_' and '-'. Give one: NAME=PATH")
         if name in collections or name in contexts:
-            raise StoreError(f"Two collections are named {name!r}. Give one another name: NAME={path}")
+            raise StoreError(f"Two collections are named {name!r}. Give one another name: NAME=PATH")
         if is_context:
             contexts[name] = _embedder(path, model)
         elif is_foreign(place):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cde_rag.collection.collection import Collection
 from cde_rag.field_names import elements, field_name
@@ -24,6 +24,7 @@ _PLACES: Final = frozenset(
 _QUERY: Final = re.compile(r"[^\W\d_][^<>{}\[\]|=/\\]{8,60}")  # begins with a letter, and has no code in it
 _WHOLE: Final = re.compile(r"-?\d{1,18}", re.ASCII)
 _MARKUP: Final = re.compile(r"[*`#]+|\s+$")
+_Value: TypeAlias = tuple[bool, str | int | float]
 
 
 @dataclass
@@ -54,14 +55,15 @@ class StoredField:
     Attributes:
         name: As in filters.
         records: Number of records that have it.
-        values: Number of records of each value; None where there are more than a few.
+        values: Number of records of each value, a pair with True before it if it is a boolean: 1 is another value than
+            True in filters. None where there are more than a few.
         least: Least number; None if other values occur.
         most: Greatest number.
     """
 
     name: str
     records: int = 0
-    values: Counter[str | int | float | bool] | None = field(default_factory=Counter[str | int | float | bool])
+    values: Counter[_Value] | None = field(default_factory=Counter[_Value])
     least: float | None = None
     most: float | None = None
 
@@ -142,7 +144,7 @@ def _count(fields: dict[str, StoredField], name: str, value: object) -> None:
     first = not each.records
     each.records += 1
     if each.values is not None:
-        each.values.update(set(found))
+        each.values.update({(isinstance(one, bool), one) for one in found})
         if len(each.values) > FEW:
             each.values = None
     numbers = [one for one in found if not isinstance(one, str | bool)]

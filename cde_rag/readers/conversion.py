@@ -46,12 +46,12 @@ def serve(memory: int) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries may print
     _converters()
-    if before := _taken():
-        _limit_memory(before + memory)
+    if before := taken():
+        limit_memory(before + memory)
     for line in sys.stdin:
         path, by_page = json.loads(line)
         answer = _answer(Path(path), memory, by_page=by_page)
-        answer["last"] |= _taken() - before > memory // _KEPT
+        answer["last"] |= taken() - before > memory // _KEPT
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
         if answer["last"]:
@@ -191,7 +191,7 @@ def _check_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
             parser.Parse(block)
 
 
-def _limit_memory(limit: int) -> None:
+def limit_memory(limit: int) -> None:
     """Limit the addresses that the process may take; Linux alone has such limits."""
     with suppress(ImportError, OSError, ValueError):  # no such limits, or a lower one that stays
         import resource
@@ -199,7 +199,7 @@ def _limit_memory(limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def _taken() -> int:
+def taken() -> int:
     """Return the size of the process's addresses in bytes, which `RLIMIT_AS` limits; 0 where it is not known."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])

@@ -1,5 +1,6 @@
 """Routes of documents: a collection by document and by metadata field, and files that are read again."""
 
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,9 +101,12 @@ def _may_read(path: Path, service: Service) -> bool:
 
     A client can name any path in a record's metadata, so only these folders are read.
     """
-    there = path.resolve()
-    inside = (there.relative_to(each) for each in service.options.files if there.is_relative_to(each))
-    return any(not any(part.startswith(".") for part in below.parts) for below in inside) and there.is_file()
+    try:
+        there = path.resolve()
+        inside = (there.relative_to(each) for each in service.options.files if there.is_relative_to(each))
+        return any(not any(part.startswith(".") for part in below.parts) for below in inside) and there.is_file()
+    except (OSError, RuntimeError, ValueError):  # a path that no file system has, or a loop of links
+        return False
 
 
 def _described(document: StoredDocument, service: Service) -> dict[str, Any]:
@@ -110,7 +114,8 @@ def _described(document: StoredDocument, service: Service) -> dict[str, Any]:
     can_read = path is not None and _may_read(path, service)
     modified = None
     if path is not None and can_read:
-        modified = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
+        with suppress(OSError):  # of a file that is written anew at this moment
+            modified = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
     return {
         "object": "document",
         "name": document.name,
@@ -126,8 +131,8 @@ def _described(document: StoredDocument, service: Service) -> dict[str, Any]:
 def _described_field(field: StoredField) -> dict[str, Any]:
     values = None
     if field.values is not None:
-        ordered = sorted(field.values.items(), key=lambda each: (-each[1], str(each[0])))
-        values = [{"value": value, "passages": count} for value, count in ordered]
+        ordered = sorted(field.values.items(), key=lambda each: (-each[1], str(each[0][1])))
+        values = [{"value": value, "passages": count} for (_, value), count in ordered]
     return {
         "name": field.name,
         "passages": field.records,

@@ -77,7 +77,7 @@ def error_response(error: RequestError) -> Json:
     return Json(error_body(error), status_code=error.status, headers=error.headers)
 
 
-def as_request_error(error: Exception) -> RequestError:
+def as_request_error(error: BaseException) -> RequestError:
     """Return the request error for an error of the library; others are internal, and their messages only logged."""
     match error:
         case RequestError():

@@ -130,7 +130,7 @@ class Jobs:
             job.result = run(on_progress)
         except _CancelledRunError:
             status = "cancelled"
-        except Exception as error:  # noqa: BLE001 (whoever looks at the job reads it)
+        except BaseException as error:  # noqa: BLE001 (whoever looks at the job reads it, also a panic)
             job.error, status = str(as_request_error(error)), "failed"
         job.ended = time.time()
         job.status = status  # last: a client that reads it reads all else, too

@@ -154,9 +154,10 @@ class RemoteModel:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            found = "one with a user or key" if "@" in url else f"{url!r:.200}"
             raise CDEError(
-                f"Expected the address of a language model such as http://localhost:11434/v1, found {url!r:.200}. Give "
-                "its key by the environment's CDE_RAG_LLM_KEY, not in the address."
+                f"Expected the address of a language model such as http://localhost:11434/v1, found {found}. Give its "
+                "key by the environment's CDE_RAG_LLM_KEY, not in the address."
             )
         self._openai: Any = require("openai", "serve")
         self._cut: tuple[type[Exception], ...] = tuple(  # raised of a connection that is cut; by openai before 3.0, too

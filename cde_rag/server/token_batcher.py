@@ -179,7 +179,12 @@ class TokenBatcher:
     def _work(self) -> None:
         while batch := self._next():
             started, tokens = time.monotonic(), sum(piece.tokens for piece in batch)
-            self._embed(batch)
+            try:
+                self._embed(batch)
+            except BaseException as error:  # noqa: BLE001 (a panic of a tokenizer is no Exception; other calls go on)
+                for piece in batch:
+                    with suppress(InvalidStateError):
+                        piece.call.future.set_exception(error)
             elapsed = time.monotonic() - started
             with self._changed:
                 self._pending -= tokens

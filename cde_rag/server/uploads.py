@@ -13,6 +13,7 @@ from cde_rag.field_names import key_of
 from cde_rag.indexing.replacement import DocumentRecords
 from cde_rag.indexing.upsert import Progress
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
+from cde_rag.readers.parquet_check import check_parquet
 from cde_rag.readers.passages import UPLOADED_KEY, UPLOADS, document_of
 from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, SPLIT
 from cde_rag.records import Record
@@ -72,15 +73,18 @@ def uploaded(
         table also `skipped`, the number of rows that are left out, with their `reasons`.
 
     Raises:
-        CorpusError: The file holds no text, or cannot be read.
+        CorpusError: The file holds no text, cannot be read, or takes too much.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve() / UPLOADS
         place.mkdir()
-        (place / filename).write_bytes(content)
-        reader = RecordReader(place / filename, skip_bad=True)
+        file = place / filename
+        file.write_bytes(content)
+        if file.suffix.lower() == PARQUET:
+            check_parquet(file)
+        reader = RecordReader(file, skip_bad=True)
         if not reader.splits:
-            return _with_rows(collection, reader, place / filename, on_progress)
+            return _with_rows(collection, reader, file, on_progress)
         reader.roots = frozenset({place})
         collection.prepare_reader(reader)
         passages = list(reader)

@@ -1,6 +1,7 @@
 """Run of the HTTP server in this process, until a signal stops it."""
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ GRACE_S = 30  # seconds for requests in flight when the server stops
 HEAD_S = 30.0  # for a request's line and headers
 SILENT_S = 60.0  # in which nothing of a body comes that is not complete
 BACKLOG = 2048  # connections that wait while the models are loaded, and later
+_ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # of addresses that the machine has not
 _EVERY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # by the address that a browser of this machine opens
 
 
@@ -113,24 +115,47 @@ class BoundSockets:
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self.host = host
+        self.host, self.port = host, port
         self.sockets: list[socket.socket] = []
+        absent: OSError | None = None
         self.close = weakref.finalize(self, _close, self.sockets)
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                self.sockets.append(each := socket.socket(family, kind, protocol))
-                if os.name == "posix":  # elsewhere this would let two programs have one port
-                    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                each.bind(address)
-                each.listen(BACKLOG)
+            for family, kind, protocol, _, (name, _, *rest) in dict.fromkeys(found):
+                try:
+                    self.sockets.append(_listening(family, kind, protocol, (name, self.port, *rest)))
+                except OSError as error:  # noqa: PERF203
+                    if error.errno not in _ABSENT:
+                        raise
+                    absent = error  # such as ::1, a name's second address, where the machine has no IPv6
+                else:
+                    self.port = self.sockets[0].getsockname()[1]  # of all, also where a free one was taken
+            if absent is not None and not self.sockets:
+                raise absent
         except OSError as error:
             self.close()
             reason = f"Port {port} of {host} cannot be bound: {error.strerror}"
             raise CDEError(f"{reason}. Name another --host or --port; --port 0 takes a free one.") from error
-        self.port: int = self.sockets[0].getsockname()[1]
+
+
+def _listening(family: int, kind: int, protocol: int, address: "tuple[str | int, ...]") -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        OSError: The address is not of this machine, or the port is taken or not permitted.
+    """
+    made = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # elsewhere this would let two programs have one port
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _close(sockets: list[socket.socket]) -> None:

@@ -27,14 +27,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found(application: Application, embedder: ContextualEmbedder, query: str) -> list[str]:
     with source_of(application.target) as source:
-        collection = foreign_collection(source, embedder)
+        collection = foreign_collection(source, embedder, application.target)
     hits = collection.search(query, 5)
     collection.close()
     return [hit.id for hit in hits]
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {path.name: file_sha256(path) for path in folder.glob("*") if path.is_file()}
+    return {str(path): file_sha256(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_an_index_is_searched_and_stays_as_it_is(application: Application, old: ContextualEmbedder, cache: Path):
@@ -120,3 +120,26 @@ def test_an_index_is_served_to_agents_and_not_to_writers(tmp_path: Path):
         collection.close()
     refused = CliRunner().invoke(app, ["serve", application.target])
     assert "found chroma, an index of another application" in refused.stderr
+
+
+def test_tables_of_one_name_in_two_databases_have_a_copy_each(tmp_path: Path, old: ContextualEmbedder, cache: Path):
+    """Messages hide the addresses, which may have passwords: `target` is the same text for both."""
+    opened = []
+    for name in ("one", "two"):
+        application = ChromaApplication(tmp_path / name)
+        application.build(old)
+        made = old.embed_passages([f"a heron of {name}"], None).vectors
+        application.opened().add(ids=[name], documents=[f"a heron of {name}"], embeddings=made)
+        with source_of(application.target) as source:
+            source.target, source.home = "pgvector:…#papers", Path("papers.cde-move")  # type: ignore[misc]
+            address = f"pgvector:postgresql://me:secret@{name}/app#papers"
+            opened.append(foreign_collection(source, old, address))
+    one, two = opened
+    assert ([each.id for each in one.get(["one", "two"])], [each.id for each in two.get(["one", "two"])]) == (
+        ["one"],
+        ["two"],
+    )
+    for collection in opened:
+        collection.close()
+    assert len(list(cache.glob("*.faiss"))) == 2
+    assert not [path for path in cache.rglob("*") if "secret" in path.name]

@@ -13,6 +13,7 @@ from plain_model import write_static
 from cde_rag import ContextualEmbedder, PlainEmbedder
 from cde_rag.adoption import lance_table
 from cde_rag.adoption.audit_sources import source_of
+from cde_rag.adoption.foreign_search import foreign_collection
 from cde_rag.adoption.lance_table import LanceTable
 from cde_rag.adoption.move_plan import plan_move
 from cde_rag.adoption.reembedding import reembedding
@@ -310,3 +311,38 @@ def test_what_cannot_be_made_again_is_refused(
     monkeypatch.setattr(lance_table, "_FULL_TEXT", {"stem": "of_a_newer_lancedb"})
     with source_of(lance.target.replace("papers", "odd")) as source, pytest.raises(StoreError, match=message):
         source.check(new)
+
+
+def test_a_table_that_was_dropped_and_made_again_is_not_overwritten_with_the_old_one(
+    lance: LanceApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    """As a nightly build does it: versions count from 1 again, so that both tables have the same number and rows."""
+    with reembedding(lance.target) as move:
+        move.copy(new)
+    number = lance.opened().version
+    lance.client.drop_table("papers")
+    lance.build(old, [f"{text} anew" for text in TEXTS])
+    assert lance.opened().version == number
+    before = lance.rows()
+    switched(lance.target, new)
+    assert [row[:3] for row in lance.rows()] == [row[:3] for row in before]
+    assert audit_of(lance.target, new) == 1.0
+    with reembedding(lance.target) as move:
+        move.rollback()
+    assert lance.rows() == before
+
+
+def audit_of(target: str, model: ContextualEmbedder) -> float:
+    with source_of(target) as source:
+        return audit(source, model).share
+
+
+def test_a_table_that_was_dropped_and_made_again_is_searched_anew(
+    lance: LanceApplication, old: ContextualEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for texts in (TEXTS, [f"{text} anew" for text in TEXTS]):
+        lance.client.drop_table("papers", ignore_missing=True)
+        lance.build(old, texts)
+        with source_of(lance.target) as source, foreign_collection(source, old, lance.target) as found:
+            assert found.get(["d7"])[0].text == texts[7]

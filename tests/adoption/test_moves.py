@@ -151,8 +151,10 @@ def test_another_model_than_that_of_the_first_run_is_refused(application: Applic
 
 
 def test_two_runs_at_once_are_refused(langchain: LangChainApplication):
-    with reembedding(langchain.target), pytest.raises(StoreError, match="another run"), reembedding(langchain.target):
-        pass
+    with reembedding(langchain.target):
+        for _ in range(2):  # the first one that is refused leaves the lock alone
+            with pytest.raises(StoreError, match="another run"), reembedding(langchain.target):
+                pass
 
 
 def test_rows_without_a_text_stay_and_come_last(tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder):

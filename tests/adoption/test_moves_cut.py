@@ -20,12 +20,12 @@ from applications import (
 from langchain_core.documents import Document
 
 from cde_rag import ContextualEmbedder
-from cde_rag.adoption import chroma_collection
+from cde_rag.adoption import carrying, chroma_collection
 from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.chroma_collection import ChromaCollection
 from cde_rag.adoption.index_files import IndexFolder
 from cde_rag.adoption.movable import SourceRow
-from cde_rag.adoption.reembedding import reembedding
+from cde_rag.adoption.reembedding import Reembedding, reembedding
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import audit
 
@@ -282,3 +282,152 @@ def test_an_index_without_places_is_refused_by_an_audit(langchain: LangChainAppl
     faiss.write_index(index, str(langchain.folder / "index.faiss"))
     with pytest.raises(StoreError, match="found IndexIVFFlat"), source_of(langchain.target) as source:
         audit(source, old)
+
+
+@pytest.mark.parametrize("call", ["switch", "rollback"])
+def test_the_next_run_does_the_rename_that_was_cut(
+    chroma: ChromaApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    """No program makes a collection of the name meanwhile: there is none, as after every such kill."""
+    from chromadb import Collection
+
+    rename, before = Collection.modify, chroma.rows()
+    if call == "rollback":
+        switched(chroma.target, new)
+
+    def cut(self: Any, name: str | None = None, **rest: Any) -> None:
+        if name == "papers":
+            raise KeyboardInterrupt
+        rename(self, name=name, **rest)
+
+    with monkeypatch.context() as patch, reembedding(chroma.target) as move:
+        patch.setattr(Collection, "modify", cut)
+        with pytest.raises(KeyboardInterrupt):
+            move.switch(new) if call == "switch" else move.rollback()
+    assert [each.name for each in chroma.client.list_collections() if each.name == "papers"] == []
+    with reembedding(chroma.target) as move:
+        assert "new-1" in move.line(new) or "CDEEmbeddings" in move.line(new)  # which the command prints before
+        move.switch(new) if call == "switch" else move.rollback()
+    assert len(chroma.rows()[0].vector) == (new.dim if call == "switch" else len(before[0].vector))
+    assert [row[:3] for row in chroma.rows()] == [row[:3] for row in before]
+
+
+def test_a_move_whose_collection_the_application_deleted_can_be_ended(
+    chroma: ChromaApplication, new: ContextualEmbedder
+):
+    with reembedding(chroma.target) as move:
+        move.copy(new)
+    chroma.client.delete_collection("papers")
+    with reembedding(chroma.target) as move:
+        with pytest.raises(StoreError, match="end its move by cde-rag release"):
+            move.copy(new)
+        move.release()
+    assert chroma.client.list_collections() == []
+    with pytest.raises(StoreError, match="found none of the name 'papers'"), source_of(chroma.target) as source:
+        source.count()
+
+
+def test_a_begin_that_was_cut_goes_on_with_another_context(
+    chroma: ChromaApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    """A contextual model samples again, and the application may have written since: the Context is another one."""
+    with monkeypatch.context() as patch, reembedding(chroma.target) as move:
+        patch.setattr(move.journal, "begin", killed)
+        with pytest.raises(KeyboardInterrupt):
+            move.copy(stub("another-1", 24))
+    switched(chroma.target, new)
+    assert len(chroma.rows()) == COUNT
+
+
+def test_a_release_keeps_the_context_of_a_collection_that_the_application_made_anew(
+    chroma: ChromaApplication, new: ContextualEmbedder
+):
+    """Its line names the file, without which these vectors are never searched again."""
+    switched(chroma.target, new)
+    chroma.client.delete_collection("papers")
+    chroma.build(new)
+    with reembedding(chroma.target) as move:
+        with pytest.raises(StoreError, match="found others"):
+            move.catch_up(new)
+        file = move.journal.context_file(new.fingerprint)
+        move.release()
+    assert file.exists()
+    assert len(chroma.rows()) == COUNT
+
+
+def test_rows_without_a_text_come_along_with_a_rollback(
+    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    """They cannot be embedded, but are the application's: a release would delete the only copy."""
+    switched(chroma.target, new)
+    chroma.opened().add(ids=["picture"], embeddings=new.embed_queries(["x"]), metadatas=[{"of": "a bank"}])
+    chroma.opened().update(ids=["d3"], documents=[""], embeddings=new.embed_queries(["y"]))
+    with reembedding(chroma.target) as move:
+        carried = move.rollback(old).carried
+        assert (carried.written, carried.kept) == (2, 0)
+        move.release()
+    rows = {row.id: row for row in chroma.rows()}
+    assert (rows["picture"].metadata, rows["d3"].text) == ({"of": "a bank"}, "")
+    assert len(rows["picture"].vector) == len(rows["d1"].vector)
+    assert chroma.search(TEXTS[7], old, COUNT + 1)[0] == TEXTS[7]
+
+
+def test_what_the_application_writes_while_rows_are_brought_stays(
+    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    held = chroma.opened()
+    switched(chroma.target, new)
+    held.update(ids=["d5", "d6"], documents=["theirs", "theirs too"], embeddings=old.embed_queries(["a", "b"]))
+
+    def slow(*arguments: Any) -> Any:
+        chroma.opened().update(ids=["d5"], documents=["ours"], embeddings=new.embed_queries(["ours"]))
+        return vectors_of(*arguments)
+
+    vectors_of = carrying.vectors_of
+    monkeypatch.setattr(carrying, "vectors_of", slow)
+    with reembedding(chroma.target) as move:
+        carried = move.catch_up(new)
+    assert (carried.written, carried.kept) == (1, 1)
+    rows = {row.id: row for row in chroma.rows()}
+    assert (rows["d5"].text, rows["d6"].text) == ("ours", "theirs too")
+    for id_ in ("d5", "d6"):
+        made = new.embed_passages([rows[id_].text or ""], None).vectors[0]
+        assert rows[id_].vector == pytest.approx(made.tolist(), abs=1e-5)
+
+
+def test_nodes_that_are_saved_before_the_copy_is_compared_are_told(
+    tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    app = SimpleApplication(tmp_path / "data")
+    app.build(old)
+    checked = Reembedding._checked
+
+    def late(self: Reembedding, *arguments: Any) -> Any:
+        for name, part in (("default__vector_store.json", "embedding_dict"), ("docstore.json", "docstore/data")):
+            found = json.loads((app.folder / name).read_text())
+            found[part]["late"] = found[part]["d0"]
+            (app.folder / name).write_text(json.dumps(found))
+        return checked(self, *arguments)
+
+    with monkeypatch.context() as patch, reembedding(app.target) as move:
+        patch.setattr(Reembedding, "_checked", late)
+        with pytest.raises(StoreError, match="again"):
+            move.copy(new)
+    switched(app.target, new)
+
+
+def test_a_folder_that_was_saved_once_more_goes_back(
+    langchain: LangChainApplication, old: ContextualEmbedder, new: ContextualEmbedder
+):
+    """Its file of documents has other bytes then, but the same texts in the same order."""
+    before = langchain.rows()
+    switched(langchain.target, new)
+    store: Any = langchain.opened(new)
+    store.docstore.search("d3").metadata["read"] = True
+    store.save_local(str(langchain.folder))
+    with reembedding(langchain.target) as move:
+        move.rollback()
+    rows = langchain.rows()
+    assert [(row.id, row.text, row.vector) for row in rows] == [(row.id, row.text, row.vector) for row in before]
+    assert rows[3].metadata["read"]
+    assert langchain.finds_best(TEXTS[7], old)

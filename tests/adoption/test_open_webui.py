@@ -161,7 +161,7 @@ def test_all_collections_are_searched(
     webui: OpenWebUI, old: ContextualEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with source_of(webui.target) as source, foreign_collection(source, old) as collection:
+    with source_of(webui.target) as source, foreign_collection(source, old, webui.target) as collection:
         (hit,) = collection.search(TEXTS[7], 1)
         assert hit.metadata["collection"] == KNOWLEDGE
         assert not collection.search(TEXTS[7], 1, where={"collection": "file-two"})

@@ -235,7 +235,7 @@ def test_a_move_that_is_cut_goes_on(
 
 
 def test_a_transaction_that_holds_the_table_is_waited_for(
-    postgres_app: PostgresApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+    postgres_app: PostgresApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(pgvector_source, "_TRIES", 2)
     with reembedding(postgres_app.target) as move:
@@ -245,8 +245,23 @@ def test_a_transaction_that_holds_the_table_is_waited_for(
             with pytest.raises(StoreError, match="pg_stat_activity"):
                 move.switch(new)
             assert len(postgres_app.rows()[0].vector) == 16
+        postgres_app.write([("later", "a heron", {}, vector("a heron", old))])  # days later
+        steps: list[set[str]] = []
+        catch_up = move.catch_up
+        monkeypatch.setattr(move, "catch_up", lambda model: steps.append(ids(postgres_app)) or catch_up(model))
         move.switch(new)
+        assert steps == [{f"d{n}" for n in range(COUNT)} | {"later"}]  # from the first instant
+        with psycopg.connect(postgres_app.address) as holding:
+            holding.execute("SELECT count(*) FROM papers")
+            with pytest.raises(StoreError, match="pg_stat_activity"):
+                move.rollback()
+        assert move.state is not None
+        assert move.state.step == "switched"
     assert len(postgres_app.rows()[0].vector) == new.dim
+
+
+def ids(application: PostgresApplication) -> set[str]:
+    return {row.id for row in application.rows()}
 
 
 def test_rows_without_a_text_or_a_vector_stay(
@@ -360,3 +375,34 @@ def test_a_table_that_is_altered_meanwhile_is_told(
             move.switch(new)
         move.release()
     switched(postgres_app.target, new)
+
+
+def test_rows_that_are_brought_are_updated_and_set_off_no_trigger_of_deletions(
+    postgres_app: PostgresApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    """Such as one that deletes the files of rows that are gone."""
+    run(
+        postgres_app,
+        "DROP TABLE IF EXISTS gone; CREATE TABLE gone (id varchar); "
+        "CREATE OR REPLACE FUNCTION note_gone() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO gone VALUES (OLD.id); RETURN OLD; END $$; "
+        "CREATE TRIGGER noted AFTER DELETE ON papers FOR EACH ROW EXECUTE FUNCTION note_gone()",
+    )
+    exchanged = PgvectorSource._exchanged
+
+    def late(self: PgvectorSource, *arguments: Any, **named: Any) -> Any:
+        if not any(row.id == "late" for row in postgres_app.rows()):
+            postgres_app.write([("late", "a boat", {}, vector("a boat", old))])
+            postgres_app.write([("d5", "changed", {"n": 5}, vector("changed", old))])
+        return exchanged(self, *arguments, **named)
+
+    monkeypatch.setattr(PgvectorSource, "_exchanged", late)
+    with reembedding(postgres_app.target) as move:
+        carried = move.switch(new).carried
+        assert (carried.written, carried.kept) == (2, 0)
+        assert audit(move.source, new).share == 1.0
+    assert run(postgres_app, "SELECT id FROM gone") == []
+    rows = {row.id: row for row in postgres_app.rows()}
+    assert (rows["d5"].text, rows["late"].text) == ("changed", "a boat")
+    assert rows["d5"].metadata["number"] == 6  # which PostgreSQL gave it first
+    run(postgres_app, "DROP TABLE gone CASCADE")

@@ -226,7 +226,7 @@ def test_a_folder_of_the_client_is_moved(tmp_path: Path, old: ContextualEmbedder
     with reembedding(target) as move:
         assert move.journal.folder == folder.with_name("data.cde-move") / "papers"
         move.release()
-    with pytest.raises(StoreError, match="expected a collection"), source_of(target):
+    with pytest.raises(StoreError, match=r"found none.*the name .papers-cde"), source_of(target):
         pass
 
 
@@ -260,3 +260,20 @@ def test_a_collection_of_this_library_is_told(tmp_path: Path, new: ContextualEmb
     target = f"qdrant:{tmp_path / 'data'}#papers"
     with reembedding(target) as move, pytest.raises(StoreError, match="cde-rag recontextualize"):
         move.copy(new)
+
+
+def test_a_second_move_to_the_same_model_does_not_call_the_collection_in_use_a_rest(
+    qdrant_app: QdrantApplication, new: ContextualEmbedder
+):
+    """Both have the same name, and a user who deleted that one would lose everything."""
+    switched(qdrant_app.target, new)
+    with reembedding(qdrant_app.target) as move:
+        move.release()
+    before = qdrant_app.rows()
+    with (
+        reembedding(qdrant_app.target) as move,
+        pytest.raises(StoreError, match=r"expected vectors of another model.*cde-rag audit"),
+    ):
+        move.copy(new)
+    assert qdrant_app.rows() == before
+    assert not (qdrant_app.journals / "move.json").exists()

@@ -10,7 +10,9 @@ from qdrant_client import QdrantClient, models
 from typer.testing import CliRunner, Result
 
 from cde_rag import Context, ContextualEmbedder
+from cde_rag.adoption.index_files import IndexFolder
 from cde_rag.cli import app
+from cde_rag.errors import StoreError
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 
@@ -111,3 +113,22 @@ def test_a_vector_is_named_on_the_way_back_too(tmp_path: Path, model_folder: Pat
     client = QdrantClient(path=str(tmp_path / "data"))
     assert [each.name for each in client.get_collections().collections] == ["papers"]
     client.close()
+
+
+def test_a_switch_that_was_refused_needs_its_confirmation_again(
+    application: LangChainApplication, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Days later the same command without --yes brings later writes elsewhere, as from a timer."""
+
+    def refused(*_: object) -> None:
+        raise StoreError("the table is held")
+
+    before, named = application.rows(), (application.target, "--model", model_folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexFolder, "_exchange", refused)
+        assert "the table is held" in run("reembed", *named, "--yes", code=1).stderr
+    assert "has not ended" in run("reembed", *named).stdout
+    assert json.loads(run("reembed", *named, "--json").stdout)["switched"] is False
+    assert application.rows() == before
+    assert json.loads(run("reembed", *named, "--yes", "--json").stdout)["switched"] is True
+    assert len(application.rows()[0].vector) != len(before[0].vector)

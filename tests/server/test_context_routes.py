@@ -248,6 +248,19 @@ def test_a_job_is_cancelled_at_its_next_write_and_resumed() -> None:
     jobs.close()
 
 
+def test_a_job_that_panicked_has_ended() -> None:
+    """The panic of a Rust library is no Exception; the collection would have no other job until the next start."""
+
+    def run(_: Any) -> dict[str, Any]:
+        raise SystemExit("panicked")
+
+    jobs = Jobs()
+    job = jobs.start("upload", "papers", run)
+    jobs.close()
+    assert job.status == "failed"
+    assert job.error is not None
+
+
 def test_a_move_is_cancelled_within_its_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service, embedder = make(tmp_path)
     papers = service.registry.collection("papers").collection

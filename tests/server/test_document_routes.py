@@ -271,3 +271,27 @@ def test_a_table_without_rows_is_named_as_the_client_does(server: Running) -> No
         error = upload(server, "rows.jsonl", content)["error"]
         assert "rows.jsonl" in error
         assert "/" not in error.split("(found")[0]
+
+
+def test_a_path_that_no_file_system_has_hides_no_document(reading: Running, docs: Path) -> None:
+    """One record with a NUL in its source, of any client, would take the list of documents from all."""
+    (docs / "loop.md").symlink_to("loop.md")
+    sources = ["/a\0b", f"{docs}/{'x' * 300}.md", f"{docs}/loop.md"]
+    records = [{"id": f"{source}#0", "text": "river", "metadata": {"source": source}} for source in sources]
+    reading.post("/v1/collections/notes/records", {"records": records})
+    found = reading.get("/v1/collections/notes/documents")["data"]
+    assert {one["name"]: one["can_reindex"] for one in found} == dict.fromkeys(sources, False)
+    error = reading.post("/v1/collections/notes/documents/reindex", {"document": sources[1]}, 400)["error"]
+    assert error["code"] == "not_readable"
+
+
+def test_a_boolean_is_another_value_than_its_number(server: Running) -> None:
+    flags: list[Any] = [True, 1, 1, False, 0, "1"]
+    notes(server).add_records([Record(f"n{i}", text, "", {"flag": flags[i]}) for i, text in enumerate(texts(6))])
+    (field,) = server.get("/v1/collections/notes/overview")["fields"]
+    found = [(type(one["value"]), one["value"], one["passages"]) for one in field["values"]]
+    assert sorted(found, key=str) == sorted(
+        [(bool, True, 1), (int, 1, 2), (bool, False, 1), (int, 0, 1), (str, "1", 1)], key=str
+    )
+    for one in field["values"]:
+        assert notes(server).count({"flag": one["value"]}) == one["passages"]

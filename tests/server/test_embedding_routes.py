@@ -405,3 +405,28 @@ def test_a_full_queue_is_a_429_over_http(tmp_path: Path) -> None:
 def test_counts_are_of_each_text(server: Running) -> None:
     given = texts(20)
     assert sum(token_counts(server.embedder, given)) == server.embedder.count_tokens(given)
+
+
+class Panicking:
+    """An embedder that raises no Exception, as a Rust library panics, and then makes vectors of a wrong length."""
+
+    dim = 4
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def embed_queries(self, given: Sequence[str]) -> np.ndarray:
+        self.calls += 1
+        if self.calls == 1:
+            raise SystemExit("panicked")
+        return np.ones((len(given), 3 if self.calls == 2 else 4), np.float32)
+
+
+def test_an_error_of_any_kind_is_its_calls_alone() -> None:
+    batcher, embedder = TokenBatcher(), Panicking()
+    for error in (SystemExit, ValueError):
+        with pytest.raises(error):
+            batcher.submit(embedder, "query", ["river"], [1]).result(timeout=60)  # type: ignore[arg-type]
+    found = batcher.submit(embedder, "query", ["river"], [1]).result(timeout=60)  # type: ignore[arg-type]
+    batcher.close()
+    assert (found.vectors.shape, batcher.pending) == ((1, 4), 0)

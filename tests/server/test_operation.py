@@ -425,6 +425,15 @@ def test_what_cannot_be_served_is_one_sentence(papers: Path, model: Path, argume
     assert message in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("name", ["", "papers="])
+def test_a_password_in_an_address_that_is_refused_is_not_shown(papers: Path, model: Path, name: str) -> None:
+    given = [f"papers={papers}", f"{name}postgresql://me:secret@host"]
+    result = CliRunner().invoke(app, ["serve", *given, "--model", str(model), "--port", "0"])
+    assert result.exit_code == 1
+    assert "NAME=PATH" in result.output
+    assert "secret" not in result.output
+
+
 def test_a_port_that_is_taken_is_found_before_the_model_is_loaded(papers: Path) -> None:
     taken = uvicorn_server.BoundSockets("127.0.0.1", 0)
     port = str(taken.port)
@@ -433,6 +442,23 @@ def test_a_port_that_is_taken_is_found_before_the_model_is_loaded(papers: Path) 
     assert result.exit_code == 1
     assert f"Error: Port {port} of 127.0.0.1 cannot be bound: " in result.stderr
     assert "--port 0 takes a free one" in result.stderr
+
+
+def test_addresses_that_the_machine_has_not_are_left_out_and_all_others_have_one_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as ::1, which containers name localhost, too, where IPv6 is off."""
+    (own, *_) = socket.getaddrinfo("127.0.0.1", 0, type=socket.SOCK_STREAM)
+    there = [own] if sys.platform != "linux" else [own, (*own[:4], ("127.0.0.2", 0))]
+    documentation = (*own[:4], ("192.0.2.1", 0))  # RFC 5737: nobody has it
+    monkeypatch.setattr(uvicorn_server.socket, "getaddrinfo", lambda *_, **__: [documentation, *there])
+    bound = uvicorn_server.BoundSockets("localhost", 0)
+    assert [each.getsockname() for each in bound.sockets] == [(each[4][0], bound.port) for each in there]
+    assert bound.port > 0
+    bound.close()
+    monkeypatch.setattr(uvicorn_server.socket, "getaddrinfo", lambda *_, **__: [documentation])
+    with pytest.raises(CDEError, match="Port 0 of localhost cannot be bound: "):
+        uvicorn_server.BoundSockets("localhost", 0)
 
 
 def test_a_terminal_gets_the_address_in_one_line_and_requests_as_text(papers: Path, model: Path) -> None:

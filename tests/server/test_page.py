@@ -717,3 +717,16 @@ def test_a_server_that_has_gone_is_a_sentence(tmp_path: Path, browser: Browser) 
     visit.page.get_by_role("button", name="Ask", exact=True).click()
     expect(visit.page.locator(".answer").get_by_role("alert")).to_contain_text("does not answer")
     visit.page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_a_text_that_is_made_to_be_slow_does_not_hold_up_the_page(server: Running, browser: Browser) -> None:
+    """Each "![" may begin a picture, whose end is looked for to the end of the text."""
+    slow = ["river " + "![" * 90_000, "a river " * 25_000]
+    server.service.registry.collection("notes").collection.add(slow, ids=["marks", "words"])
+    visit = Visit(browser, f"{server.url}/?collection=notes")
+    visit.search("river")
+    assert sorted(visit.ids("#hits")) == ["marks", "words"]
+    assert visit.errors == []
+    visit.page.close()

@@ -13,9 +13,9 @@ from intact import damages
 from served import Running
 
 from cde_rag import Collection, FunctionEmbedder
-from cde_rag.errors import ModelError
+from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.readers import RecordReader
+from cde_rag.readers import RecordReader, conversion, parquet_check
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.faiss import FaissStore
 
@@ -180,3 +180,33 @@ def test_the_bytes_of_a_folder_are_told(server: Running, tmp_path: Path) -> None
     served = replace(server.service.registry.collection("papers"), folder=tmp_path / "papers.faiss")
     files = [path for path in (tmp_path / "papers.faiss").rglob("*") if path.is_file()]
     assert served.disk_bytes == sum(path.stat().st_size for path in files) > 0
+
+
+def test_a_parquet_file_that_would_fill_the_memory_is_refused(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text that all rows refer to: some kilobytes for sixteen million characters."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+
+    def file(texts: list[str]) -> bytes:
+        written = io.BytesIO()
+        parquet.write_table(pa.table({"text": texts, "n": list(range(len(texts)))}), written)
+        return written.getvalue()
+
+    full = file(["a river " * 1000] * 2000)
+    assert len(full) < 50_000
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet_check, "CHARACTERS", 2**20)
+        job = upload(server, "rows.parquet", full)
+        assert (job["status"], "rows.parquet takes more than 1,048,576 characters" in job["error"]) == ("failed", True)
+    assert upload(server, "rows.parquet", file(["a river", "a bank"]))["result"]["added"] == 2
+    assert "not a readable Parquet file" in upload(server, "rows.parquet", b"PAR1")["error"]
+
+
+def test_a_parquet_file_is_read_within_a_memory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    monkeypatch.setattr(parquet_check, "MEMORY", 2**27)
+    parquet.write_table(pa.table({"text": ["a river " * 2**15] * 1024}), tmp_path / "rows.parquet")
+    if conversion.taken():  # Linux alone has such limits
+        with pytest.raises(CorpusError, match="128 MiB of memory"):
+            parquet_check.check_parquet(tmp_path / "rows.parquet")

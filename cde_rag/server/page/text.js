@@ -5,6 +5,7 @@ const WORD = /[\p{L}\p{N}_][\p{L}\p{M}\p{N}_\u00ad\u200b-\u200d]*/gu;
 const MARKDOWN = /\.(md|markdown|mdx|qmd|rmd|ipynb|html?|pdf|docx|pptx)$/i; // documents are read as Markdown
 const LONGEST = 20_000; // characters that are rendered; more are shown as they are
 const SNIPPET = 230; // characters
+const MOST_WORDS = 500; // of a query, in a text, that a snippet is chosen by
 const LEAD = 70; // characters before the first word that was found
 const INLINE =
   /(?<ticks>`+)(?!`)(?<code>[\s\S]*?[^`])\k<ticks>(?!`)|!\[(?<alt>[^\]]*)\]\([^()]*(?:\([^()]*\)[^()]*)*\)|\[(?<label>[^\][]+)\]\((?<href>[^()\s]*(?:\([^()]*\)[^()\s]*)*)[^)]*\)|\*\*(?=\S)(?<strong>[\s\S]+?)\*\*|(?<![\w*\\])\*(?=[^\s*])(?<em>[^*\n]+?)\*(?![\w*])|(?<![\w\\])_(?=[^\s_])(?<low>[^_\n]+?)_(?!\w)|\[(?<cite>\d{1,3})\]/g;
@@ -44,9 +45,10 @@ export function marked(text, matches = []) {
 
 // Two or three lines of a text around the words that match, without markup, as nodes.
 export function snippet(hit) {
-  const text = isMarkdown(hit.metadata?.source) ? plain(hit.text) : hit.text.replace(/\s+/g, " ").trim();
+  const isShort = hit.text.length <= LONGEST; // the time of `plain` can grow with the square of the length
+  const text = isShort && isMarkdown(hit.metadata?.source) ? plain(hit.text) : hit.text.replace(/\s+/g, " ").trim();
   const words = new Set((hit.matches ?? []).map((word) => word.toLowerCase()));
-  const found = [...text.matchAll(WORD)].filter((one) => words.has(one[0].toLowerCase()));
+  const found = [...text.matchAll(WORD)].filter((one) => words.has(one[0].toLowerCase())).slice(0, MOST_WORDS);
   let [start, most] = [0, 0];
   for (const first of found) {
     const begin = Math.max(0, first.index - LEAD);
