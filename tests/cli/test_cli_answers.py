@@ -262,15 +262,15 @@ def test_a_part_of_a_collection_has_all_answers(run, indexed: Path, tmp_path: Pa
     assert "--passages 20000" in refused
     found = json.loads(run(*command, "--passages", 1000, "--json").stdout)
     (every, other) = found["corpora"]["bank"]["passages"].values()
-    assert every == other > 40
+    assert every == other >= 40
     result = run(*command, "--passages", 30, "--json")
     part = json.loads(result.stdout)
     (size, other) = part["corpora"]["bank"]["passages"].values()
     assert 20 < size == other <= 30
     assert f"bank: compared on {size} of {every} passages, with all that answer" in result.stderr
     assert (part["corpora"]["bank"]["questions"], part["corpora"]["bank"]["dropped"]) == (4, {})
-    means, all_means = part["parts"]["all"]["mrr@10"], found["parts"]["all"]["mrr@10"]
-    assert means["index"] == means["bm25"] >= all_means["bm25"]
+    means = part["parts"]["all"]["mrr@10"]
+    assert means["index"] == means["bm25"]
     assert digests(indexed) == before
     least = json.loads(run(*command, "--passages", 1, "--json").stdout)["corpora"]["bank"]
     assert 4 <= least["passages"][""] < 20

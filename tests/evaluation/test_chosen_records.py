@@ -13,8 +13,8 @@ PAGES = {"long.md": 300, **{f"p/{number}.md": 1 + number % 5 for number in range
 QUESTIONS = [
     JudgedQuestion("", "by id", "", grades={"p/7.md#1": 1}),
     JudgedQuestion("", "by text", "", documents=("page P/9.md, passage 2",)),
-    JudgedQuestion("", "by quote", "", answers=(Answer("13.md", "13.md, passage 0"),)),
-    JudgedQuestion("", "in a long page", "", answers=(Answer("long.md", "long.md, passage 200"),)),
+    JudgedQuestion("", "by quote", "", answers=(Answer("13.md", "passage 0"),)),
+    JudgedQuestion("", "in a long page", "", answers=(Answer("long.md", "passage 200"),)),
 ]
 RIGHT = {"p/7.md#1", "p/9.md#2", "p/13.md#0", "long.md#200"}
 
