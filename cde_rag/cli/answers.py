@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "default"  # options of an index that has none
 INDEXES: Final = (DEFAULT, "--alone", "--headers section")  # with siblings, without them, and with headings
-MOST_PASSAGES: Final = 50_000  # of a collection that another model embeds unasked: minutes to an hour on a CPU
+MOST_PASSAGES: Final = 50_000  # of a collection that other models embed without --passages: up to an hour on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)

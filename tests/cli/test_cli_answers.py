@@ -10,7 +10,7 @@ import pytest
 from plain_model import write_transformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag import Collection, ContextualEmbedder
+from cde_rag import Collection, ContextualEmbedder, PlainEmbedder
 from cde_rag._files import file_sha256
 from cde_rag.cli import answers
 from cde_rag.cli.answers import index_command, print_way
@@ -248,6 +248,19 @@ def test_other_models_embed_the_same_passages(run, indexed: Path, model_folder: 
     assert shown.splitlines()[-1] == f"{other}: cde-rag {way}, searched --by vectors"
     assert shown.splitlines()[-2].startswith(f"Take {other}: ")
     assert digests(indexed) == before
+
+
+def test_the_model_of_a_collection_may_be_named_at_any_place(run, indexed: Path, model_folder: Path, tmp_path: Path):
+    """Its files may have moved; all others are compared, once each."""
+    plain, judged = write_transformer(tmp_path / "plain"), tmp_path / "bank/questions.jsonl"
+    with Collection.open(indexed, model=model_folder) as own, Collection.create(
+        tmp_path / "plain.faiss", PlainEmbedder(plain)
+    ) as made:
+        made.add_records(own.scroll())
+    moved = plain.rename(tmp_path / "moved")
+    for models in (["--model", moved], ["--model", model_folder, "--model", moved]):
+        result = run("evaluate", tmp_path / "plain.faiss", judged, "--system", "index", *models, "--json")
+        assert json.loads(result.stdout)["systems"] == ["index", f"index --model {model_folder}"]
 
 
 def test_a_part_of_a_collection_has_all_answers(run, indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
