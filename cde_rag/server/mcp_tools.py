@@ -231,9 +231,7 @@ def _is_id(found: object) -> TypeGuard[str | int]:
     return isinstance(found, int) and not isinstance(found, bool)
 
 
-def mcp_server(
-    collections: Mapping[str, Collection], rerankers: Mapping[str, Rerank] = NO_RERANKERS
-) -> MCPServer[Any]:
+def mcp_server(collections: Mapping[str, Collection], rerankers: Mapping[str, Rerank] = NO_RERANKERS) -> MCPServer[Any]:
     """Return a server with the tools search, get, list_collections and context.
 
     Args:

@@ -24,6 +24,7 @@ from cde_rag.records import Record, embedded_text
 
 OWN = ("--system", "index", "--system", "index_vectors", "--system", "bm25", "--system", "null")
 ONE = ("--index", "default")
+CUTS = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")  # as the plain model reads 12 tokens
 
 
 def write_site(folder: Path, *, seed: int, packed: bool, pages: int = 8) -> Path:
@@ -221,6 +222,7 @@ def answered_by(model: Path, records: Sequence[Record], parent_key: str | None, 
     return judged
 
 
+@CUTS
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_other_models_embed_the_same_passages(run, indexed: Path, model_folder: Path, tmp_path: Path, is_plain: bool):
     """As an index of them by that model has them: with siblings, if it reads any; the collection stays as it is."""
@@ -250,12 +252,14 @@ def test_other_models_embed_the_same_passages(run, indexed: Path, model_folder: 
     assert digests(indexed) == before
 
 
+@CUTS
 def test_the_model_of_a_collection_may_be_named_at_any_place(run, indexed: Path, model_folder: Path, tmp_path: Path):
     """Its files may have moved; all others are compared, once each."""
     plain, judged = write_transformer(tmp_path / "plain"), tmp_path / "bank/questions.jsonl"
-    with Collection.open(indexed, model=model_folder) as own, Collection.create(
-        tmp_path / "plain.faiss", PlainEmbedder(plain)
-    ) as made:
+    with (
+        Collection.open(indexed, model=model_folder) as own,
+        Collection.create(tmp_path / "plain.faiss", PlainEmbedder(plain)) as made,
+    ):
         made.add_records(own.scroll())
     moved = plain.rename(tmp_path / "moved")
     for models in (["--model", moved], ["--model", model_folder, "--model", moved]):
@@ -276,17 +280,17 @@ def test_a_part_of_a_collection_has_all_answers(run, indexed: Path, tmp_path: Pa
     found = json.loads(run(*command, "--passages", 1000, "--json").stdout)
     (every, other) = found["corpora"]["bank"]["passages"].values()
     assert every == other >= 40
-    result = run(*command, "--passages", 30, "--json")
+    result = run(*command, "--passages", 60, "--json")
     part = json.loads(result.stdout)
     (size, other) = part["corpora"]["bank"]["passages"].values()
-    assert 20 < size == other <= 30
+    assert 50 < size == other <= 60
     assert f"bank: compared on {size} of {every} passages, with all that answer" in result.stderr
     assert (part["corpora"]["bank"]["questions"], part["corpora"]["bank"]["dropped"]) == (4, {})
     means = part["parts"]["all"]["mrr@10"]
     assert means["index"] == means["bm25"]
     assert digests(indexed) == before
     least = json.loads(run(*command, "--passages", 1, "--json").stdout)["corpora"]["bank"]
-    assert 4 <= least["passages"][""] < 20
+    assert 4 <= least["passages"][""] < 50
     assert (least["questions"], least["dropped"]) == (4, {})
 
 
