@@ -11,13 +11,13 @@ import pytest
 from tiny import WORDS, tiny_network, tiny_tokenizer
 from typer.testing import CliRunner
 
-from cde_rag import Collection
-from cde_rag.cli import app
+from cde_rag import AsyncCollection, Collection
+from cde_rag.cli import app, collections
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.server.chat_routes import ChatRequest
 from cde_rag.server.collection_routes import SearchRequest, found
-from cde_rag.server.mcp_tools import CollectionTools
+from cde_rag.server.mcp_tools import RERANKING, CollectionTools
 from cde_rag.server.registry import ServedCollection
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
@@ -111,3 +111,9 @@ def test_the_default_is_written_in_every_signature() -> None:
     defaults += [inspect.signature(CollectionTools.search).parameters["by"].default]
     defaults += [body.model_fields["by"].default for body in (SearchRequest, ChatRequest)]
     assert set(defaults) == {"hybrid"}
+
+
+def test_reranking_has_the_same_arguments_everywhere() -> None:
+    calls = (Collection.search, AsyncCollection.search, collections.search, CollectionTools.search)
+    for names in (*(inspect.signature(call).parameters for call in calls), SearchRequest.model_fields):
+        assert set(RERANKING) <= set(names)

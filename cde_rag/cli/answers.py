@@ -18,18 +18,21 @@ from cde_rag._files import write_durably
 from cde_rag.cli.collections import at, existing, open_collection
 from cde_rag.cli.commands import command_line
 from cde_rag.cli.output import print_json, progress_bar, shown_place, updating
-from cde_rag.errors import CorpusError
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.evaluation import Evaluation
     from cde_rag.evaluation.answer_evaluation import AnswerEvaluation
     from cde_rag.evaluation.answer_systems import JudgedIndex
+    from cde_rag.evaluation.judged_questions import JudgedQuestion
     from cde_rag.evaluation.question_folder import Site
     from cde_rag.evaluation.system_comparison import SystemComparison
+    from cde_rag.stores.store import Store
 
 DEFAULT: Final = "default"  # options of an index that has none
 INDEXES: Final = (DEFAULT, "--alone", "--headers section")  # with siblings, without them, and with headings
+MOST_PASSAGES: Final = 50_000  # of a collection that other models embed without --passages: up to an hour on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +42,14 @@ class AnswerOptions:
     Attributes:
         systems: Systems to run.
         indexes: Options of `cde-rag index` for each index; `DEFAULT` for none.
-        models: Further models, each of which makes all the indexes, too.
+        models: Further models, each of which makes all the indexes, too; or embeds the passages of a collection.
         split: Keep corpora of this split only; None for all.
         work: Folder for the indexes; None for a temporary one.
         shown: Whether progress is shown; None where there is a terminal.
         as_json: Print JSON.
         plot: File for a plot; None for none.
         further: Options that all indexes have.
+        passages: Maximum number of passages of a collection; None for all.
     """
 
     systems: Sequence[str]
@@ -57,6 +61,7 @@ class AnswerOptions:
     as_json: bool
     plot: Path | None
     further: Sequence[str] = ()
+    passages: int | None = None
 
 
 def has_questions(folder: Path) -> bool:
@@ -84,23 +89,80 @@ def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
         _print_evaluated(_indexes(corpora, work, options), work, options, index_command(folders[0] / "pages"), first)
 
 
-def evaluate_collection(
-    place: str, judged: Path, options: AnswerOptions, *, model: str | None, tenant: str | None
-) -> None:
+def evaluate_collection(place: str, judged: Path, options: AnswerOptions, *, tenant: str | None) -> None:
     """Evaluate a collection on judged questions about it, and print the result.
 
+    A model of the options that did not make the collection embeds the same passages, in a folder of its own.
+
     Raises:
-        CorpusError: The file is of another form, or has no question with an answer in the collection.
+        CorpusError: The file is of another form, or has no question with an answer in the collection; or other models
+            would embed many passages, and no number is given.
+        ModelError: There is no model of one of the names.
         StoreError: There is no collection.
     """
+    from cde_rag.embedders.contextual import as_model
     from cde_rag.evaluation.answer_systems import JudgedIndex
     from cde_rag.evaluation.judged_questions import read_judged_questions
 
     questions = read_judged_questions(judged, split=options.split or "test")
-    with open_collection(existing(place, tenant), model) as opened:
+    with contextlib.ExitStack() as stack:
+        work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
+        opened, others = _by_its_model(existing(place, tenant), options.models)
+        stack.enter_context(opened)
+        if others and options.passages is None and opened.count() > MOST_PASSAGES:
+            raise CorpusError(
+                f"{shown_place(place)}: expected at most {MOST_PASSAGES:,} passages to embed by other models, found "
+                f"{opened.count():,}. Compare on a part with all answers, such as --passages 20000, or give the number."
+            )
+        models = {name: as_model(name) for name in others}  # a wrong name is found before anything is embedded
         name = tenant or PurePosixPath(place).stem
-        index = JudgedIndex.of_questions(opened, questions, source=str(judged), name=name)
-        _print_evaluated([[index]], options.work, options, f"{shown_place(place)} as it is")
+        if options.passages is not None and options.passages < opened.count():
+            opened = stack.enter_context(_part(opened, questions, options.passages, work / name, options.shown))
+        first = JudgedIndex.of_questions(opened, questions, source=str(judged), name=name)
+        indexes, moved = [first], dict[str, str]()
+        for model, loaded in models.items():
+            words = f"--model {shlex.quote(model)}"
+            with progress_bar(f"embed by {model}", "passages", shown=options.shown) as update:
+                index = first.by_model(loaded, work / name, name=words, on_progress=updating(update))
+            stack.enter_context(index.collection)
+            indexes.append(index)
+            moved[words] = _move_command(place, tenant, model, opened, index.collection)
+        _print_evaluated([indexes], work, options, f"{shown_place(place)} as it is", moved=moved)
+
+
+def _by_its_model(store: "Store", models: Sequence[str]) -> "tuple[Collection, list[str]]":
+    """Open a collection by one of the models, if it made that, or by its stored name; return the other models, too."""
+    from cde_rag import Collection
+
+    for model in models:
+        with contextlib.suppress(ContextMismatchError, ModelError):  # another model; of a wrong name loading it says so
+            return Collection.open(store, model=model), [name for name in models if name != model]
+    return open_collection(store, None), list(models)
+
+
+def _part(
+    collection: "Collection",
+    questions: "Sequence[JudgedQuestion]",
+    limit: int,
+    folder: Path,
+    shown: bool | None,
+) -> "Collection":
+    """Copy the part of a collection that is compared, and print its size."""
+    from cde_rag.evaluation.answer_systems import copied_part
+
+    with progress_bar("embed a part", "passages", shown=shown) as update:
+        part = copied_part(collection, questions, limit, folder, on_progress=updating(update))
+    counted = f"{part.count():,} of {collection.count():,} passages, with all that answer"
+    typer.echo(f"{folder.name}: compared on {counted}. Among more passages answers are harder to find.", err=True)
+    return part
+
+
+def _move_command(place: str, tenant: str | None, model: str, own: "Collection", other: "Collection") -> str:
+    """Return the command that gives a collection another model, or makes one if its vectors or parents do not fit."""
+    of_tenant = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
+    if (own.embedder.dim, own.parent_key) == (other.embedder.dim, other.parent_key):
+        return f"cde-rag recontextualize {shown_place(place)} --to-model {shlex.quote(model)}{of_tenant}"
+    return f"cde-rag index SOURCE NEW.faiss --model {shlex.quote(model)}{of_tenant}"
 
 
 def print_found(found: "AnswerEvaluation | Evaluation", *, plot: Path | None, as_json: bool) -> bool:
@@ -124,7 +186,11 @@ def index_command(source: Path) -> str:
 
 
 def print_way(
-    found: "SystemComparison", made: str, first: str, of_kind: Mapping[str, str] = MappingProxyType({})
+    found: "SystemComparison",
+    made: str,
+    first: str,
+    of_kind: Mapping[str, str] = MappingProxyType({}),
+    moved: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print the command or class that makes the system to take; nothing where there are too few questions.
 
@@ -133,6 +199,7 @@ def print_way(
         made: Command that makes an index, as of `index_command`; or the collection that is there.
         first: Options of the systems whose names have none.
         of_kind: Options by the first word of a system's name, such as "own".
+        moved: Commands by the options of further indexes of a collection.
     """
     if not found.advice or not found.is_enough:
         return
@@ -147,7 +214,7 @@ def print_way(
         typer.echo(f"{found.taken}: in Python, a collection with {in_python[kind]}")
         return
     by = {"bm25": "bm25", "index": ""}.get(system, "" if system.endswith("_hybrid") else "vectors")
-    words = " ".join(filter(None, (made, of_kind.get(kind), options or first)))
+    words = moved.get(options) or " ".join(filter(None, (made, of_kind.get(kind), options or first)))
     typer.echo(f"{found.taken}: {words}{f', searched --by {by}' if by else ''}")
 
 
@@ -157,6 +224,7 @@ def _print_evaluated(
     options: AnswerOptions,
     made: str,
     first: str = "",
+    moved: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     from cde_rag.evaluation.answer_evaluation import evaluate_answers
 
@@ -166,7 +234,7 @@ def _print_evaluated(
         return
     if left := [name for name in options.systems if name not in found.systems]:
         typer.echo(f"Not run, since the model has no null context: {', '.join(left)}.", err=True)
-    print_way(found.comparison, made, first)
+    print_way(found.comparison, made, first, moved=moved)
 
 
 def _corpora(folders: Sequence[Path], split: str | None) -> "Iterator[tuple[Path, Site]]":

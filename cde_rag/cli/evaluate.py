@@ -74,6 +74,14 @@ def evaluate(
             help="For judged questions: keep the indexes there, so that the command can be run again and resumes.",
         ),
     ] = None,
+    passages: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="For a COLLECTION: compare on at most N of its passages, all that answer among them.",
+        ),
+    ] = None,
     tenant: TenantOption = None,
     foreign: Annotated[
         Path | None, typer.Option(help="Folder with the corpus of the foreign context. [default: the next set]")
@@ -116,7 +124,8 @@ def evaluate(
     the cheapest that is within two points of the best one, and not surely below it.
 
     A COLLECTION and a file of judged questions (such lines, with page and quote or with id, or saved from the page of
-    cde-rag serve) are evaluated alike.
+    cde-rag serve) are evaluated alike. Each other --model embeds the same passages; nothing is written to the
+    collection.
 
     A retrieval set is a folder with corpus.jsonl, queries.jsonl (these also as .gz) and qrels/test.tsv. The table shows
     NDCG@10 of many systems, with intervals for the differences; conteb/NAME is a set of ConTEB, downloaded once from
@@ -128,13 +137,13 @@ def evaluate(
       cde-rag evaluate pages/
       cde-rag evaluate pages/ --model cde-mini --model cde-base-1 --plot m.svg
       cde-rag evaluate pages/ --index default --index "--max-tokens 100"
-      cde-rag evaluate docs.faiss judged.jsonl
+      cde-rag evaluate docs.faiss judged.jsonl --model cde-base-1
       cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
       cde-rag evaluate conteb/covid-qa --system own --system late_chunking
       cde-rag evaluate handbook/ --parent-key page --system own --system parents
     """
-    of_questions = {"--index": index, "--work": work, "--tenant": tenant}
+    of_questions = {"--index": index, "--work": work, "--tenant": tenant, "--passages": passages}
     of_sets = {"--foreign": foreign, "--parent-key": parent_key, "--max-characters": max_characters, "--strict": strict}
     first, further = (model[0], model[1:]) if model else (None, [])
     in_collection = len(sets) == 2 and is_collection(sets[0])
@@ -144,21 +153,22 @@ def evaluate(
             AnswerOptions(
                 systems=system or (),
                 indexes=index or INDEXES,
-                models=further,
+                models=(model or ()) if in_collection else further,
                 split=split,
                 work=None if work is None else user_path(work),
                 shown=progress,
                 as_json=as_json,
                 plot=None if plot is None else user_path(plot),
+                passages=passages,
             ),
             {"--model": first, "--context-size": context_size, "--seed": (seed or [None])[0]},
         )
         if in_collection:
             _refuse({"--index": index, "--context-size": context_size, "--seed": seed}, "folders of pages")
-            _refuse({"a second --model": further}, "folders of pages")
-            evaluate_collection(sets[0], user_path(sets[1]), options, model=first, tenant=tenant)
+            evaluate_collection(sets[0], user_path(sets[1]), options, tenant=tenant)
         else:
-            _refuse({"--tenant": tenant, "a second --seed": (seed or [])[1:]}, "others")
+            _refuse({"--tenant": tenant, "--passages": passages}, "a collection")
+            _refuse({"a second --seed": (seed or [])[1:]}, "retrieval sets")
             evaluate_folders([user_path(folder) for folder in sets], options)
         return
     _refuse(of_questions, "judged questions")

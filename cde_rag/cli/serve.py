@@ -28,6 +28,14 @@ Paths = Annotated[
     list[str],
     typer.Argument(metavar="[NAME=]PATH…", help="Folders or addresses of collections, or *.context.safetensors files."),
 ]
+RerankersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Reranker that requests may name: a cross-encoder's folder or hub id, such as "
+        "cross-encoder/ms-marco-MiniLM-L6-v2, cohere:MODEL, jina:MODEL, or an address; may be repeated.",
+    ),
+]
 Collections = Annotated[
     list[str],
     typer.Argument(
@@ -106,14 +114,7 @@ def serve(
     llm_model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Model at that address.  [default: the first one it lists]")
     ] = None,
-    rerank: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Reranker that requests may name: a cross-encoder's folder or hub id, such as "
-            "cross-encoder/ms-marco-MiniLM-L6-v2, cohere:MODEL, jina:MODEL, or an address; may be repeated.",
-        ),
-    ] = None,
+    rerank: RerankersOption = None,
     model: ModelOption = None,
 ) -> None:
     """Serve collections over HTTP, to browsers, OpenAI clients and any other HTTP client.
@@ -323,30 +324,34 @@ def _keys(path: Path | None) -> list[str]:
     return keys if variable is None else [*keys, variable]
 
 
-def mcp(paths: Collections, model: ModelOption = None) -> None:
+def mcp(paths: Collections, rerank: RerankersOption = None, model: ModelOption = None) -> None:
     """Serve collections to coding agents over stdio (Model Context Protocol). Needs the extra `mcp`.
 
     Tools: search (vectors and words), get, list_collections, and context (the passages around a hit). All are
-    read-only. An index of another application is copied into the cache when the server starts.
+    read-only. An index of another application is copied into the cache when the server starts. With --rerank, search
+    takes these rerankers, and no others.
 
     \b
     Examples:
       claude mcp add docs -- cde-rag mcp docs.faiss
       cde-rag mcp docs.faiss papers.faiss
+      cde-rag mcp docs.faiss --rerank cross-encoder/ms-marco-MiniLM-L6-v2
       cde-rag mcp qdrant:http://localhost:6333#papers \\
         --model intfloat/e5-small-v2
     """
     require("mcp.server", "mcp")
+    from cde_rag.models.rerankers import named_reranker
     from cde_rag.models.runtimes.native_memory import bound_native_memory
     from cde_rag.server.mcp_tools import mcp_server
 
     bound_native_memory()
+    rerankers = {name: named_reranker(name) for name in rerank or ()}
     collections, contexts = opened(paths, model)
     if contexts:
         raise CDEError("mcp searches, and a context holds no documents. Name collections.")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own would wait for a line of the client
     try:
-        mcp_server(collections).run()
+        mcp_server(collections, rerankers).run()
     finally:
         for collection in collections.values():
             collection.close()

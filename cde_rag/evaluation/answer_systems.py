@@ -4,26 +4,31 @@ Each is a collection and a ranking, so that all have the product's own search, B
 """
 
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Several
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from cde_rag.collection.collection import Collection
+from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.contextual import ContextualEmbedder, contextual
 from cde_rag.embedders.corpus_contexts import bare
 from cde_rag.embedders.plain_embedders import PlainEmbedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.answer_scores import JudgedPassages, judged_passages
 from cde_rag.evaluation.baselines import minilm_name
 from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.judged_questions import JudgedQuestion
-from cde_rag.evaluation.own_questions import OwnCorpus, find_answers
+from cde_rag.evaluation.own_questions import OwnCorpus, chosen_records, find_answers
 from cde_rag.evaluation.question_folder import Site
 from cde_rag.evaluation.ranking import DEPTH, Ranking
+from cde_rag.indexing.upsert import Progress
+from cde_rag.models.model import Model
 from cde_rag.readers import PARENT_KEY
-from cde_rag.records import Record
+from cde_rag.records import Record, embedded_text
 from cde_rag.search import fusion
 from cde_rag.stores.kinds import store_at
 
@@ -107,9 +112,57 @@ class JudgedIndex:
         found = find_answers(questions, corpus, source=source, name=name)
         return cls(collection, found.data, _ids(corpus, found.data), dropped=found.dropped, is_kept=True)
 
+    def by_model(
+        self, model: Model, folder: Path, *, name: str, on_progress: Callable[[Progress], None] | None = None
+    ) -> "JudgedIndex":
+        """Embed the same passages by another model, in a context of theirs, if it reads one; the questions stay.
+
+        Args:
+            model: The model. Where it reads no siblings, its collection has no parents.
+            folder: The collection is made there, and nothing is written to the first one.
+            name: As in the class.
+            on_progress: Called after each write.
+
+        Warns:
+            TruncationWarning: Passages exceed the model's token limit, with their number.
+        """
+        own = self.collection
+        windows = own.embedder.context.identity.windows and not model.identity.is_plain
+        texts = (embedded_text(record) for record in own.scroll())
+        embedder = ContextualEmbedder.from_corpus(texts, model=model, windows=windows)
+        parent_key = own.parent_key if embedder.max_siblings else None
+        made = _copied(own.scroll(), embedder, folder, INDEX, parent_key=parent_key, on_progress=on_progress)
+        return replace(self, collection=made, name=name, is_kept=False)
+
 
 def _ids(corpus: OwnCorpus, data: JudgedPassages) -> dict[str, str]:
     return dict(zip((record.id for record in corpus.records), data.ids, strict=True))
+
+
+def copied_part(
+    collection: Collection,
+    questions: Sequence[JudgedQuestion],
+    limit: int,
+    folder: Path,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Collection:
+    """Copy a part of a collection, with all that answers, embedded anew in the same context; see `chosen_records`.
+
+    Args:
+        collection: The collection, to which nothing is written.
+        questions: As of `read_judged_questions`.
+        limit: Maximum number of passages, if those with an answer are not more.
+        folder: The copy is made there.
+        on_progress: Called after each write.
+    """
+    parent_key, embedder = collection.parent_key, collection.embedder
+    chosen = chosen_records(collection.scroll, questions, limit, parent_key=parent_key or PARENT_KEY)
+    made = _copied(chosen, embedder, folder, "part", parent_key=parent_key, on_progress=on_progress)
+    if (weight := collection.store.manifest().settings.get(HYBRID_WEIGHT)) is None:
+        return made
+    made.store.update_settings({HYBRID_WEIGHT: weight})
+    return Collection(made.store, embedder)
 
 
 class SystemRun(NamedTuple):
@@ -145,8 +198,10 @@ def system_rankings(
             embedder = _baseline(of, index.collection)
             if embedder is None:
                 continue
-            place = folder / f"{of}-{embedder.fingerprint[:16]}.faiss"  # several models have one folder
-            collections[of] = _copied(index.collection, embedder, place)
+            records = (Record(each.id, each.text, each.title) for each in index.collection.scroll())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TruncationWarning)  # of the index it is said
+                collections[of] = _copied(records, embedder, folder, of)
         hits = collections[of].searcher(by).search_batch(index.data.queries, DEPTH)
         cost = Cost()
         if meter is not None and by != "bm25":
@@ -169,13 +224,25 @@ def _baseline(name: str, collection: Collection) -> ContextualEmbedder | None:
     return ContextualEmbedder(own.model, bare(own.model, own.model.identity))
 
 
-def _copied(collection: Collection, embedder: ContextualEmbedder, place: Path) -> Collection:
-    """Return a collection of the same titles and texts, without parents, in another vector space."""
-    store = store_at(place)
-    copy = Collection.open(store, model=embedder) if store.exists() else Collection.create(store, embedder)
-    records = [Record(each.id, each.text, each.title) for each in collection.scroll()]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TruncationWarning)  # of the index it is said
-        copy.add_records(records)
-    copy.delete(sorted({each.id for each in copy.scroll()} - {each.id for each in records}))
+def _copied(
+    records: Iterable[Record],
+    embedder: Embedder,
+    folder: Path,
+    name: str,
+    *,
+    parent_key: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Collection:
+    """Return a collection of these records, of which none but their ids are held; one that is there is completed."""
+    store = store_at(folder / f"{name}-{embedder.fingerprint[:16]}.faiss")  # several models have one folder
+    made = Collection if store.exists() else partial(Collection.create, parent_key=parent_key)
+    copy, ids = made(store, embedder), set[str]()
+
+    def noted() -> Iterator[Record]:
+        for record in records:
+            ids.add(record.id)
+            yield record
+
+    copy.add_records(noted(), on_progress=on_progress)
+    copy.delete(sorted({each.id for each in copy.scroll()} - ids))
     return copy

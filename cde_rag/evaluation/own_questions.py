@@ -1,10 +1,12 @@
 """A user's own questions about a corpus, in all forms that are read, with the passages that answer them."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError
@@ -14,13 +16,15 @@ from cde_rag.evaluation.beir import JudgedQueries
 from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion, read_judged_questions
 from cde_rag.evaluation.question_folder import Site
 from cde_rag.readers import PARENT_KEY
-from cde_rag.records import Record, embedded_text, parent_of
+from cde_rag.records import CHUNK, Record, embedded_text, parent_of
 
 UNKNOWN_ID: Final = "a question for an id that the corpus does not have"
 UNKNOWN_TEXT: Final = "a question for a text that the corpus does not have"
 UNKNOWN_PAGE: Final = "a question for a page that the corpus does not have"
 NO_QUOTE: Final = "a quote that its page does not have"
 REPEATED: Final = "a question that stands there twice"
+RUN: Final = 64  # neighbouring passages of a page that stay together in a part: their siblings are the same there
+_Run: TypeAlias = tuple[str, int]  # page, and place in it
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,49 @@ def known_records(collection: Collection, questions: Sequence[JudgedQuestion]) -
             "of them there. cde-rag search --json prints the collection's ids."
         )
     return OwnCorpus.of(records, parent_key=collection.parent_key or PARENT_KEY)
+
+
+def chosen_records(
+    records: Callable[[], Iterable[Record]], questions: Sequence[JudgedQuestion], limit: int, *, parent_key: str | None
+) -> Iterator[Record]:
+    """Yield a part of a corpus, in its order: records that answer, and others by digest of their page.
+
+    Runs of up to 64 neighbouring passages of a page come together. All records are read twice, and only the names of
+    their pages are held.
+
+    Args:
+        records: Returns all records, each time in the same order.
+        questions: As of `read_judged_questions`.
+        limit: Maximum number of records; more come only if the runs with an answer have more.
+        parent_key: Metadata field that names the page.
+    """
+    sizes, kept = Counter[_Run](), set[_Run]()
+    for chunk, runs in _in_runs(records(), parent_key):
+        sizes.update(runs)
+        matcher = _Matcher(OwnCorpus.of(chunk, parent_key=parent_key))
+        kept |= {runs[place] for question in questions for place in matcher.find(question)[0]}
+    left = limit - sum(sizes[run] for run in kept)
+    for run in sorted(sizes.keys() - kept, key=_order):
+        if sizes[run] <= left:
+            kept.add(run)
+            left -= sizes[run]
+    for chunk, runs in _in_runs(records(), parent_key):
+        yield from (record for record, run in zip(chunk, runs, strict=True) if run in kept)
+
+
+def _in_runs(records: Iterable[Record], parent_key: str | None) -> Iterator[tuple[list[Record], list[_Run]]]:
+    """Yield records in chunks, each with its run."""
+    counted, rest = Counter[str](), iter(records)
+    while chunk := list(islice(rest, CHUNK)):
+        runs: list[_Run] = []
+        for page in (parent_name(record, parent_key) for record in chunk):
+            runs.append((page, counted[page] // RUN))
+            counted[page] += 1
+        yield chunk, runs
+
+
+def _order(run: _Run) -> bytes:
+    return hashlib.sha256(f"{run[0]}#{run[1]}".encode()).digest()
 
 
 def parent_name(record: Record, parent_key: str | None) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
+from types import MappingProxyType
 from typing import Annotated, Any, Final, ParamSpec, TypeGuard, TypeVar, cast
 
 import anyio
@@ -34,6 +35,7 @@ from cde_rag.readers import SECTION_KEY
 from cde_rag.readers.passages import document_of, place_in_file
 from cde_rag.records import Record
 from cde_rag.search.fusion import Ranking
+from cde_rag.search.retrievers import Rerank
 from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
 from cde_rag.server.text_limits import QUERY_CHARACTERS
 
@@ -41,6 +43,9 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 MOST_HITS: Final = 50
+MOST_RERANKED: Final = 1_000
+RERANKING: Final = ("rerank", "rerank_top", "rerank_budget_ms")  # arguments of search, of servers with rerankers
+NO_RERANKERS: Final[Mapping[str, Rerank]] = MappingProxyType({})
 READING: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 Name = Annotated[str | None, Field(description="Name of the collection; may be left out where there is one.")]
@@ -51,10 +56,12 @@ class CollectionTools:
 
     Args:
         collections: Open collections by name, one or more.
+        rerankers: Rerankers that a search may name; a call loads none.
     """
 
-    def __init__(self, collections: Mapping[str, Collection]) -> None:
+    def __init__(self, collections: Mapping[str, Collection], rerankers: Mapping[str, Rerank] = NO_RERANKERS) -> None:
         self.collections = dict(collections)
+        self.rerankers = dict(rerankers)
 
     def list_collections(self) -> list[dict[str, Any]]:
         """List the collections: name, documents, how many of them wait for vectors, and their parent key."""
@@ -85,15 +92,31 @@ class CollectionTools:
             Ranking | None,
             Field(description="hybrid, the default; vectors for meaning alone; bm25 for exact terms."),
         ] = "hybrid",
+        rerank: Annotated[str | None, Field(description="Name of a reranker of the best hits.")] = None,
+        rerank_top: Annotated[
+            int | None, Field(ge=1, le=MOST_RERANKED, description="Number of hits to rerank; 50 by default.")
+        ] = None,
+        rerank_budget_ms: Annotated[
+            int | None,
+            Field(ge=0, description="Milliseconds of reranking; hits without a score are left out, but the first k."),
+        ] = None,
     ) -> list[dict[str, Any]]:
         """Search a collection; returns passages, best first, with id, title, section, place, score and text.
 
         Use `context` with the id of a hit to read the passages around it.
         """
         searched = self._named(collection)
-        hits, unknown = with_warnings(
-            searched, partial(searched.search, query, k, by=by or "hybrid", where=where), where
+        search = partial(
+            searched.search,
+            query,
+            k,
+            by=by or "hybrid",
+            where=where,
+            rerank=self._reranker(rerank),
+            rerank_top=rerank_top,
+            rerank_budget_ms=rerank_budget_ms,
         )
+        hits, unknown = with_warnings(searched, search, where)
         if unknown:
             raise CDEError(" ".join(unknown))
         return [{**_shown(Record(hit.id, hit.text, hit.title, hit.metadata)), "score": hit.score} for hit in hits]
@@ -127,6 +150,17 @@ class CollectionTools:
         if name not in self.collections:
             raise CDEError(f"collection: expected one of {there}, found {name!r:.80}.")
         return self.collections[name]
+
+    def _reranker(self, name: str | None) -> Rerank | None:
+        if name is None:
+            return None
+        if name not in self.rerankers:
+            there = ", ".join(self.rerankers) or "which has none"
+            raise CDEError(
+                f"rerank: expected one of the rerankers of this server, {there}, found {name!r:.80}. Others are named "
+                "when it starts: cde-rag mcp --rerank NAME."
+            )
+        return self.rerankers[name]
 
 
 class StdioServer(MCPServer[Any]):
@@ -197,23 +231,39 @@ def _is_id(found: object) -> TypeGuard[str | int]:
     return isinstance(found, int) and not isinstance(found, bool)
 
 
-def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:
+def mcp_server(collections: Mapping[str, Collection], rerankers: Mapping[str, Rerank] = NO_RERANKERS) -> MCPServer[Any]:
     """Return a server with the tools search, get, list_collections and context.
 
     Args:
         collections: Open collections by name, one or more.
+        rerankers: Rerankers that a search may name, by name.
     """
-    tools = CollectionTools(collections)
+    tools = CollectionTools(collections, rerankers)
     names = ", ".join(sorted(collections))
     instructions = f"Search before you answer from memory. Collections: {names}. Cite the ids of passages."
-    calls = (tools.search, tools.get, tools.list_collections, tools.context)
+    calls = (tools.get, tools.list_collections, tools.context)
     return StdioServer(
         "cde-rag",
         version=__version__,
         instructions=instructions,
         log_level="WARNING",
-        tools=[_tool(call) for call in calls],
+        tools=[_search_tool(tools), *map(_tool, calls)],
     )
+
+
+def _search_tool(tools: CollectionTools) -> Tool:
+    """Return the tool search, whose arguments name the rerankers; those of reranking are hidden where there are none.
+
+    Agents read the arguments before they call: one without an effect would cost them tokens and tries.
+    """
+    tool = _tool(tools.search)
+    arguments = tool.parameters["properties"]
+    if tools.rerankers:
+        arguments["rerank"]["description"] = f"Reranker of the best hits: {' or '.join(tools.rerankers)}."
+    else:
+        for name in RERANKING:
+            del arguments[name]
+    return tool
 
 
 class _CollectionTool(Tool):

@@ -1,6 +1,7 @@
 """Indexes of other applications are searched through a copy in the user's cache; nothing is written to them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.foreign_search import foreign_collection
 from cde_rag.cli import app
 from cde_rag.cli.serve import opened
-from cde_rag.errors import StoreError
+from cde_rag.errors import CDEError, StoreError
 from cde_rag.server.mcp_tools import CollectionTools
 
 
@@ -143,3 +144,23 @@ def test_tables_of_one_name_in_two_databases_have_a_copy_each(tmp_path: Path, ol
         collection.close()
     assert len(list(cache.glob("*.faiss"))) == 2
     assert not [path for path in cache.rglob("*") if "secret" in path.name]
+
+
+def by_length(pairs: Sequence[tuple[str, str]]) -> list[int]:
+    return [len(text) for _, text in pairs]
+
+
+def test_agents_rerank_an_index_by_the_servers_rerankers(tmp_path: Path):
+    folder = write_transformer(tmp_path / "model", dim=24)
+    for application in (ChromaApplication(tmp_path / "chroma"), LangChainApplication(tmp_path / "faiss")):
+        application.build(PlainEmbedder(folder))
+        rows = application.rows()
+        collections, _ = opened([f"mine={application.target}"], str(folder))
+        tools = CollectionTools(collections, {"length": by_length})
+        hits = tools.search(TEXTS[7], k=9, rerank="length", rerank_top=9)
+        assert {hit["id"] for hit in hits} == {hit["id"] for hit in tools.search(TEXTS[7], k=9)}
+        assert [hit["score"] for hit in hits] == sorted((len(hit["text"]) for hit in hits), reverse=True)
+        with pytest.raises(CDEError, match="one of the rerankers of this server, length, found"):
+            tools.search(TEXTS[7], rerank=str(folder))
+        collections["mine"].close()
+        assert application.rows() == rows

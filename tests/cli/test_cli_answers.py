@@ -1,24 +1,30 @@
 """evaluate on judged questions: folders of pages through the command index, and collections that exist."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from plain_model import write_transformer
-from tiny import WORDS
+from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag import Collection
+from cde_rag import Collection, ContextualEmbedder, PlainEmbedder
+from cde_rag._files import file_sha256
+from cde_rag.cli import answers
 from cde_rag.cli.answers import index_command, print_way
 from cde_rag.evaluation.answer_scores import answer_scores
 from cde_rag.evaluation.answer_systems import JudgedIndex
 from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.question_folder import Site, read_questions
 from cde_rag.evaluation.system_comparison import SystemComparison
+from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.records import Record, embedded_text
 
 OWN = ("--system", "index", "--system", "index_vectors", "--system", "bm25", "--system", "null")
 ONE = ("--index", "default")
+CUTS = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")  # as the plain model reads 12 tokens
 
 
 def write_site(folder: Path, *, seed: int, packed: bool, pages: int = 8) -> Path:
@@ -190,6 +196,109 @@ def test_a_collection_and_judged_questions(run, folder: Path, tmp_path: Path):
     )
 
 
+def digests(collection: Path) -> dict[str, str]:
+    """What a collection's files hold; a lock is touched by readers."""
+    files = (path for path in collection.rglob("*") if path.is_file() and "lock" not in path.name)
+    return {path.name: file_sha256(path) for path in files}
+
+
+@pytest.fixture
+def indexed(run, tmp_path: Path) -> Path:
+    """A collection of 20 pages."""
+    folder = write_site(tmp_path / "bank", seed=0, packed=False, pages=20)
+    run("index", folder / "pages", tmp_path / "bank.faiss")
+    return tmp_path / "bank.faiss"
+
+
+def answered_by(model: Path, records: Sequence[Record], parent_key: str | None, judged: Path) -> Path:
+    """Write judged queries, each answered by what an index of the records by a model finds first."""
+    draw = np.random.default_rng(1)
+    embedder = ContextualEmbedder.from_corpus(map(embedded_text, records), model=model)
+    with Collection.create(judged.with_suffix(".faiss"), embedder, parent_key=parent_key) as made:
+        made.add_records(records)
+        queries = [" ".join(draw.choice(WORDS, 4)) for _ in range(24)]
+        rows = [{"query": query, "ids": [made.search(query, 1, by="vectors")[0].id]} for query in queries]
+    judged.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return judged
+
+
+@CUTS
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_other_models_embed_the_same_passages(run, indexed: Path, model_folder: Path, tmp_path: Path, is_plain: bool):
+    """As an index of them by that model has them: with siblings, if it reads any; the collection stays as it is."""
+    if is_plain:
+        model = write_transformer(tmp_path / "other")
+    else:
+        checkpoints.write(tmp_path / "other", tiny_network(seed=1), tiny_tokenizer())
+        model = tmp_path / "other"
+    with Collection.open(indexed, model=model_folder) as own:
+        records, parent_key = list(own.scroll()), own.parent_key
+    judged = answered_by(model, records, None if is_plain else parent_key, tmp_path / "judged.jsonl")
+    before = digests(indexed)
+    systems = ("--system", "index_vectors", "--system", "null", "--system", "bm25")
+    found = json.loads(run("evaluate", indexed, judged, *systems, "--model", model, "--json").stdout)
+    other = f"index_vectors --model {model}"
+    assert found["systems"] == ["index_vectors", "null", "bm25", other, f"null --model {model}"]
+    assert set(found["corpora"]["bank"]["passages"].values()) == {len(records)}
+    assert found["parts"]["all"]["mrr@10"][other] == 1 > found["parts"]["all"]["mrr@10"]["index_vectors"]
+    compared = found["comparison"]
+    assert (compared["take"], compared["metric"]) == (other, "MRR@10")
+    assert compared["costs"]["index_vectors"]["seconds"] == 0 < compared["costs"][other]["seconds"]
+    assert compared["costs"][other]["vector_bytes"] == len(records) * 16 * 4
+    shown = run("evaluate", indexed, judged, *systems, "--model", model).stdout
+    way = f"index SOURCE NEW.faiss --model {model}" if is_plain else f"recontextualize {indexed} --to-model {model}"
+    assert shown.splitlines()[-1] == f"{other}: cde-rag {way}, searched --by vectors"
+    assert shown.splitlines()[-2].startswith(f"Take {other}: ")
+    assert digests(indexed) == before
+
+
+@CUTS
+def test_the_model_of_a_collection_may_be_named_at_any_place(run, indexed: Path, model_folder: Path, tmp_path: Path):
+    """Its files may have moved; all others are compared, once each."""
+    plain, judged = write_transformer(tmp_path / "plain"), tmp_path / "bank/questions.jsonl"
+    with (
+        Collection.open(indexed, model=model_folder) as own,
+        Collection.create(tmp_path / "plain.faiss", PlainEmbedder(plain)) as made,
+    ):
+        made.add_records(own.scroll())
+    moved = plain.rename(tmp_path / "moved")
+    for models in (["--model", moved], ["--model", model_folder, "--model", moved]):
+        result = run("evaluate", tmp_path / "plain.faiss", judged, "--system", "index", *models, "--json")
+        assert json.loads(result.stdout)["systems"] == ["index", f"index --model {model_folder}"]
+
+
+def test_a_part_of_a_collection_has_all_answers(run, indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plain, judged = write_transformer(tmp_path / "plain"), tmp_path / "judged.jsonl"
+    judged.write_text("".join((tmp_path / "bank/questions.jsonl").read_text().splitlines(keepends=True)[:4]))
+    run("tune", indexed, "--weight", 0)  # words alone
+    before = digests(indexed)
+    command = ("evaluate", indexed, judged, "--system", "index", "--system", "bm25", "--model", plain)
+    monkeypatch.setattr(answers, "MOST_PASSAGES", 20)
+    refused = run(*command, code=1).stderr
+    assert "expected at most 20 passages to embed by other models, found" in refused
+    assert "--passages 20000" in refused
+    found = json.loads(run(*command, "--passages", 1000, "--json").stdout)
+    (every, other) = found["corpora"]["bank"]["passages"].values()
+    assert every == other >= 40
+    result = run(*command, "--passages", 60, "--json")
+    part = json.loads(result.stdout)
+    (size, other) = part["corpora"]["bank"]["passages"].values()
+    assert 50 < size == other <= 60
+    assert f"bank: compared on {size} of {every} passages, with all that answer" in result.stderr
+    assert (part["corpora"]["bank"]["questions"], part["corpora"]["bank"]["dropped"]) == (4, {})
+    means = part["parts"]["all"]["mrr@10"]
+    assert means["index"] == means["bm25"]
+    assert digests(indexed) == before
+    least = json.loads(run(*command, "--passages", 1, "--json").stdout)["corpora"]["bank"]
+    assert 4 <= least["passages"][""] < 50
+    assert (least["questions"], least["dropped"]) == (4, {})
+
+
+def test_a_wrong_name_of_a_model_of_a_collection(run, indexed: Path, tmp_path: Path):
+    judged, nowhere = tmp_path / "bank/questions.jsonl", tmp_path / "nowhere"
+    assert str(nowhere) in run("evaluate", indexed, judged, "--model", nowhere, code=1).stderr
+
+
 def test_options_of_other_sets_are_refused(run, folder: Path, tmp_path: Path):
     assert "retrieval sets" in run("evaluate", folder, "--max-characters", 40, code=2).stderr
     assert "there are index, " in run("evaluate", folder, "--system", "own", code=2).stderr
@@ -197,6 +306,7 @@ def test_options_of_other_sets_are_refused(run, folder: Path, tmp_path: Path):
     (tmp_path / "docs/a.md").write_text("# A\n\n## A heading\n\nText.")
     assert "judged questions" in run("evaluate", tmp_path / "docs", "--index", "default", code=2).stderr
     assert "expected questions.jsonl" in run("evaluate", folder, tmp_path / "docs", code=1).stderr
+    assert "it is for a collection" in run("evaluate", folder, "--passages", 40, code=2).stderr
 
 
 def test_baselines_by_minilm_search_the_same_passages(run, folder: Path):

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
+from rerank_server import serving
 from served import records, texts
 from tiny import tiny_network, tiny_tokenizer
 from typer.testing import CliRunner
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.models.one_way import checkpoint as checkpoints
-from cde_rag.server.mcp_tools import CollectionTools
+from cde_rag.server.mcp_tools import RERANKING, CollectionTools
 from cde_rag.server.text_limits import QUERY_CHARACTERS
 from cde_rag.stores.faiss import FaissStore
 
@@ -38,9 +39,9 @@ def papers(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def connected(papers: Path) -> AsyncGenerator[Client, None]:
+async def connected(papers: Path, *options: str) -> AsyncGenerator[Client, None]:
     command = ["-c", "from cde_rag.cli import app; app()", "mcp", str(papers), "--model", str(papers.parent / "model")]
-    server = StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
+    server = StdioServerParameters(command=sys.executable, args=[*command, *options], env=dict(os.environ))
     async with Client(server) as client:
         yield client
 
@@ -79,6 +80,46 @@ async def test_an_agent_searches_reads_and_looks_around(papers: Path) -> None:
         ]
 
 
+def by_length(pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """The scores of the server of rerankers."""
+    return [len(text) / 100 for _, text in pairs]
+
+
+async def refusal(client: Client, **arguments: Any) -> str:
+    """The message of a search that is refused."""
+    result = await client.call_tool("search", {"query": "river bank", **arguments})
+    assert result.is_error
+    (said,) = (part.model_dump()["text"] for part in result.content)
+    return said
+
+
+async def test_a_search_names_a_reranker_of_the_server(papers: Path) -> None:
+    """No call makes the server load another model, or send texts to another address."""
+    with serving() as stand:
+        names = [f"{stand.url}/rerank", f"{stand.url}/v1/rerank#bge"]
+        async with connected(papers, "--rerank", names[0], "--rerank", names[1]) as client:
+            (search,) = (tool for tool in (await client.list_tools()).tools if tool.name == "search")
+            arguments = search.input_schema["properties"]
+            assert arguments.keys() >= {*RERANKING, "query", "by"}
+            assert " or ".join(names) in arguments["rerank"]["description"]
+            await called(client, "search", query="river bank")
+            assert stand.calls == []
+            with Collection.open(FaissStore(papers), model=papers.parent / "model") as collection:
+                for name, options in zip(names, ({"rerank_top": 7}, {"rerank_budget_ms": 0}), strict=True):
+                    hits = await called(client, "search", query="river bank", k=5, rerank=name, **options)
+                    expected = collection.search("river bank", 5, rerank=by_length, **options)
+                    assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
+                    assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+            paths = [path for path, _, _ in stand.calls]
+            assert paths == ["/rerank", "/v1/rerank"]
+            for other in (f"{stand.url}/elsewhere", str(papers.parent / "model"), "cross-encoder/other"):
+                expected = f"one of the rerankers of this server, {', '.join(names)}, found {other!r:.80}"
+                assert expected in await refusal(client, rerank=other)
+            assert [path for path, _, _ in stand.calls] == paths
+            stand.status = 500
+            assert "found status 500" in await refusal(client, rerank=names[0])
+
+
 WRONG_CALLS = [
     ("search", {"query": " "}, "blank"),
     ("search", {"query": "river", "where": {"year": {"near": 1}}}, "near"),
@@ -92,6 +133,9 @@ WRONG_CALLS = [
     ("search", {}, "search needs the argument 'query'. Give it."),
     ("search", {"query": "river", "collection": "other"}, "papers"),
     ("search", {"query": "river", "k": 0}, "search: k has to be greater than or equal to 1, found 0."),
+    ("search", {"query": "river", "rerank": "cross-encoder/x"}, "rerankers of this server, which has none, found"),
+    ("search", {"query": "river", "rerank_top": 3}, "rerank_top and rerank_budget_ms are of rerank"),
+    ("search", {"query": "river", "rerank_top": 0}, "search: rerank_top has to be greater than or equal to 1, found"),
     ("context", {"id": "nobody"}, "There is no passage"),
     ("get", {"ids": []}, "get: ids has to have at least 1 item, found []."),
     (
