@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--split", default="test", help="name of the judgments' file of a set in BEIR's layout")
-    parser.add_argument("--passages", type=int, default=10_000, help="maximum; documents with answers are kept first")
+    parser.add_argument("--passages", type=int, default=10_000, help="maximum; those with answers are kept first")
     parser.add_argument("--queries", type=int, default=200, help="maximum")
     parser.add_argument("--model", default="cde-mini-1")
     parser.add_argument("--output", type=Path, help="file for the rows")
@@ -115,8 +115,9 @@ def retrieval_set(folder: Path, limit: int, queries: int, *, split: str) -> Judg
     judged = read_beir(folder, split=split).sample_queries(queries)
     wanted = {document for grades in judged.judgments for document in grades}
     texts = dict(zip(judged.corpus.ids, judged.corpus.texts, strict=True))
-    kept = sorted(texts, key=lambda id_: id_ not in wanted)[:limit]
-    return JudgedRecords([Record(id_, texts[id_]) for id_ in kept], judged.queries, judged.judgments, None)
+    kept = set(sorted(texts, key=lambda id_: id_ not in wanted)[:limit])
+    records = [Record(id_, text) for id_, text in texts.items() if id_ in kept]  # in order: answers are not filled first
+    return JudgedRecords(records, judged.queries, judged.judgments, None)
 
 
 def answered(folder: Path, limit: int, queries: int, *, model: Model) -> JudgedRecords:
@@ -131,12 +132,12 @@ def answered(folder: Path, limit: int, queries: int, *, model: Model) -> JudgedR
         of_pages = dict[str, list[Record]]()
         for record in reader:
             of_pages.setdefault(str(record.metadata[PARENT_KEY]).partition("/")[2], []).append(record)
-    records = list[Record]()
-    for page in [*(each for each in of_pages if each in wanted), *(each for each in of_pages if each not in wanted)]:
-        if len(records) + len(of_pages[page]) <= limit:
-            records += of_pages[page]
-    order = {record.id: place for place, record in enumerate(record for some in of_pages.values() for record in some)}
-    records.sort(key=lambda record: order[record.id])  # as the files come, not those with answers first
+    kept, size = set[str](), 0
+    for page in sorted(of_pages, key=lambda page: page not in wanted):
+        if size + len(of_pages[page]) <= limit:
+            kept.add(page)
+            size += len(of_pages[page])
+    records = [record for page, some in of_pages.items() if page in kept for record in some]
     found = find_answers(asked, OwnCorpus.of(records, parent_key=PARENT_KEY), name=folder.name).queries
     return JudgedRecords(records, found.queries, found.judgments, PARENT_KEY)
 
