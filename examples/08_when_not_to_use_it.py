@@ -91,8 +91,8 @@ run("cde-rag tune pages.faiss names.jsonl --dry-run")
 # %%
 german = """# Sichern
 
-Es gibt keinen Befehl zum Speichern, denn jeder Stapel wird geschrieben, sobald er fertig ist. Nach einem Absturz ist die
-Sammlung unversehrt, und derselbe Befehl setzt die Arbeit fort.
+Es gibt keinen Befehl zum Speichern, denn jeder Stapel wird geschrieben, sobald er fertig ist. Nach einem Absturz ist
+die Sammlung unversehrt, und derselbe Befehl setzt die Arbeit fort.
 
 ## Kopieren
 

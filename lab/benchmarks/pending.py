@@ -1,12 +1,12 @@
 """Searching a collection before its vectors are made: time to the first answer, and quality by budget and by share.
 
-For each folder of the command, a set in the layout of BEIR or pages with judged questions: seconds until another process
-gets a first hybrid answer, as a share of the seconds of embedding all; then NDCG@10 and MRR@10 while the collection is
-filled, without a budget and with the default one, and of a collection without any vector, for each budget. Each search
-with a budget meets a collection that no search before has given a vector. Of questions, passages that hold an answer
-count. A query's time is the mean of its search. Times are of this machine alone: compare shares.
+Each folder of the command is a set in the layout of BEIR, or has pages and judged questions. Seconds until another
+process gets a first hybrid answer, as a share of the seconds of embedding all; then NDCG@10 and MRR@10 while the
+collection is filled, without a budget and with the default one, and of a collection without any vector, for each
+budget. Each search with a budget meets a collection that no search before has given a vector. Of questions, passages
+that hold an answer count. A query's time is the mean of its search. Times are of this machine alone: compare shares.
 
-Run with: python lab/benchmarks/pending.py FOLDER… [--passages 2000] [--queries 60] [--output FILE.csv] [--plot FILE.svg]
+Run with: python lab/benchmarks/pending.py FOLDER… [--passages 2000] [--queries 60] [--output F.csv] [--plot F.svg]
 """
 
 import argparse
@@ -116,7 +116,7 @@ def retrieval_set(folder: Path, limit: int, queries: int, *, split: str) -> Judg
     wanted = {document for grades in judged.judgments for document in grades}
     texts = dict(zip(judged.corpus.ids, judged.corpus.texts, strict=True))
     kept = set(sorted(texts, key=lambda id_: id_ not in wanted)[:limit])
-    records = [Record(id_, text) for id_, text in texts.items() if id_ in kept]  # in order: answers are not filled first
+    records = [Record(id_, text) for id_, text in texts.items() if id_ in kept]  # answers are not filled first
     return JudgedRecords(records, judged.queries, judged.judgments, None)
 
 
@@ -197,7 +197,8 @@ def scores(judged: JudgedRecords, collections: Iterable[Collection], *, budget_m
 def described(row: Measured) -> Measured:
     """Print a row, and return it."""
     given = f"  {row.filled:4.0%} filled, {row.budget_ms / 1000:g} s:"
-    print(f"{given:22} NDCG@10 {100 * row.ndcg:.1f}, MRR@10 {100 * row.mrr:.1f}, {row.seconds:.2f} s a query", flush=True)
+    found = f"NDCG@10 {100 * row.ndcg:.1f}, MRR@10 {100 * row.mrr:.1f}, {row.seconds:.2f} s a query"
+    print(f"{given:22} {found}", flush=True)
     return row
 
 
