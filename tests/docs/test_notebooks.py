@@ -27,6 +27,7 @@ SAID = {  # what each has to print, and how many figures it has to draw
     "05_tune": (r"(weight|unchanged)(.|\n)*MRR@10", 0),
     "06_train_your_own": (r"held out|Expected at least", 0),
     "07_experiments": (r"cde-mini-\d +context +\d+\.\d(.|\n)*twin +null +\d+\.\d(.|\n)*random 64 +[+-]", 8),
+    "08_when_not_to_use_it": (r"null(.|\n)*names, such as(.|\n)*do not look like English(.|\n)*minilm", 0),
 }
 
 
