@@ -408,7 +408,7 @@ def test_counts_are_of_each_text(server: Running) -> None:
 
 
 class Panicking(ContextualEmbedder):
-    """One that raises no Exception, as a Rust library panics, then makes vectors of a wrong length, and then right ones."""
+    """One that raises no Exception, as a Rust library panics, then makes vectors of a wrong length, then right ones."""
 
     calls = 0
 
