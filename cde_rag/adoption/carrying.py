@@ -87,14 +87,14 @@ class Carrying:
         """Write rows whose other side is as it was noted; the ones in use win."""
         embedder, other = self._required(changed[0].id), not self._old
         before = {row.id: known.get(row.id, "").removeprefix(_BEGUN) for row in changed}
-        same = self._as_noted(changed, known, before)
-        if same:
-            vectors = vectors_of(same, embedder, self._parked)
-            places = {row.id: place for place, row in enumerate(same)}
-            same = self._as_noted(same, known, before)  # embedding takes seconds, in which the application writes
-        if same:
-            self._journal.note({row.id: _BEGUN + before[row.id] for row in same}, number)
-            self._source.put(self._notes, same, vectors[[places[row.id] for row in same]], old=other)
+        same: list[SourceRow] = []
+        if noted := self._as_noted(changed, known, before):
+            vectors = vectors_of(noted, embedder, self._parked)
+            same = self._as_noted(noted, known, before)  # embedding takes seconds, in which the application writes
+            if same:
+                places = {row.id: place for place, row in enumerate(noted)}
+                self._journal.note({row.id: _BEGUN + before[row.id] for row in same}, number)
+                self._source.put(self._notes, same, vectors[[places[row.id] for row in same]], old=other)
         self._written, self._kept = self._written + len(same), self._kept + len(changed) - len(same)
 
     def _as_noted(self, rows: Sequence[SourceRow], known: dict[str, str], before: dict[str, str]) -> list[SourceRow]:
