@@ -73,7 +73,7 @@ class JudgedRecords(NamedTuple):
     parent_key: str | None
 
 
-class Measured(NamedTuple):
+class FillingRow(NamedTuple):
     """Mean scores of the queries in one state of a collection: fractions, and the seconds of a search."""
 
     set: str
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="file for the rows")
     parser.add_argument("--plot", type=Path, help="file for the curves of the means over sets")
     options = parser.parse_args()
-    model, rows = as_model(options.model), list[Measured]()
+    model, rows = as_model(options.model), list[FillingRow]()
     for folder in options.folders:
         of_questions = existing(folder, QUESTIONS) is not None
         read = partial(answered, model=model) if of_questions else partial(retrieval_set, split=options.split)
@@ -104,7 +104,7 @@ def main() -> None:
     if options.output is not None:
         with options.output.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
-            table.writerow(Measured._fields)
+            table.writerow(FillingRow._fields)
             table.writerows([*row[:4], *(f"{value:.4f}" for value in row[4:])] for row in rows)
     if options.plot is not None:
         plot(rows, options.plot)
@@ -142,7 +142,7 @@ def answered(folder: Path, limit: int, queries: int, *, model: Model) -> JudgedR
     return JudgedRecords(records, found.queries, found.judgments, PARENT_KEY)
 
 
-def measured(name: str, judged: JudgedRecords, model: Model) -> Iterator[Measured]:
+def measured(name: str, judged: JudgedRecords, model: Model) -> Iterator[FillingRow]:
     """Print the times of one set, and yield its rows, which are printed, too."""
     records, count = judged.records, len(judged.records)
     with tempfile.TemporaryDirectory() as scratch:
@@ -168,10 +168,10 @@ def measured(name: str, judged: JudgedRecords, model: Model) -> Iterator[Measure
                 embedding_s += time.perf_counter() - started
             with Collection(UnwrittenStore(place), embedder) as collection:
                 row = scores(judged, [collection] * len(judged.queries), budget_ms=0)
-            yield described(Measured(name, count, share, 0, *row))
+            yield described(FillingRow(name, count, share, 0, *row))
             for budget in [each for each in BUDGETS_MS if each and (each == DEFAULT_MS or not share) and share < 1]:
                 row = scores(judged, unsearched(place, embedder, len(judged.queries)), budget_ms=budget)
-                yield described(Measured(name, count, share, budget, *row))
+                yield described(FillingRow(name, count, share, budget, *row))
         print(f"  context {context_s:.1f} s, searchable {written_s:.1f} s, answer {answer_s:.1f} s", end=", ")
         print(f"all {context_s + embedding_s:.1f} s; answer after {answer_s / (context_s + embedding_s):.1%} of all")
 
@@ -194,7 +194,7 @@ def scores(judged: JudgedRecords, collections: Iterable[Collection], *, budget_m
     return float(quality), float(rank), float(seconds)
 
 
-def described(row: Measured) -> Measured:
+def described(row: FillingRow) -> FillingRow:
     """Print a row, and return it."""
     given = f"  {row.filled:4.0%} filled, {row.budget_ms / 1000:g} s:"
     found = f"NDCG@10 {100 * row.ndcg:.1f}, MRR@10 {100 * row.mrr:.1f}, {row.seconds:.2f} s a query"
@@ -202,7 +202,7 @@ def described(row: Measured) -> Measured:
     return row
 
 
-def curve(rows: Sequence[Measured], column: str, **fixed: float) -> tuple[list[float], list[float]]:
+def curve(rows: Sequence[FillingRow], column: str, **fixed: float) -> tuple[list[float], list[float]]:
     """Return the values of a column in rows with fixed values of another, and the mean MRR@10 × 100 over sets."""
     kept = [row for row in rows if all(getattr(row, name) == value for name, value in fixed.items())]
     values = sorted({float(getattr(row, column)) for row in kept})
@@ -210,7 +210,7 @@ def curve(rows: Sequence[Measured], column: str, **fixed: float) -> tuple[list[f
     return values, [float(mean) for mean in means]
 
 
-def plot(rows: Sequence[Measured], path: Path) -> None:
+def plot(rows: Sequence[FillingRow], path: Path) -> None:
     """Draw MRR@10 by the share that is filled, and by the budget of a search in a collection without vectors."""
     figure: Any = require("matplotlib.figure", "train").Figure(figsize=(8, 3), layout="constrained")
     by_share, by_budget = figure.subplots(1, 2, sharey=True)

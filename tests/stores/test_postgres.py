@@ -1027,6 +1027,7 @@ def own_server(open_folder: Path) -> Iterator[OwnServer]:
     made.server.cleanup()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_an_index_is_that_of_the_collection_and_changed_by_reindex(postgres: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cde_rag.stores.postgres.index.LEAST_ROWS", 10)
     dice, dim, space = np.random.default_rng(0), 64, "1" * 64
