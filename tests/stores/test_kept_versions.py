@@ -63,7 +63,7 @@ def test_tables_of_an_older_version(commit: str, postgres: str) -> None:
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector; DROP SCHEMA IF EXISTS kept CASCADE")
         connection.execute(Path(__file__).with_name(f"kept-{commit}.sql").read_bytes())
-    with closing(PgVectorStore(postgres, "kept_versions")) as store:
+    with closing(PgVectorStore(postgres, "kept")) as store:
         if commit == "4673670":  # of format 1, whose tables of words are others
             with Collection.open(store, model=tiny_cde_model()) as papers:
                 assert [hit.id for hit in papers.search("river", 3, by="vectors")] == [id_ for id_, _ in HITS]
