@@ -131,4 +131,4 @@ def test_a_switch_that_was_refused_needs_its_confirmation_again(
     assert json.loads(run("reembed", *named, "--json").stdout)["switched"] is False
     assert application.rows() == before
     assert json.loads(run("reembed", *named, "--yes", "--json").stdout)["switched"] is True
-    assert len(application.rows()[0].vector) != len(before[0].vector)
+    assert application.rows()[0].vector != before[0].vector
