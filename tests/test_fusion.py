@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag.search.fusion import WEIGHTS, Scored, fuse
+from cde_rag.search.fusion import Scored, WEIGHTS, check_fusion, fuse
 
 FUSIONS = list(WEIGHTS)
 
@@ -128,3 +128,5 @@ def test_a_weight_that_is_no_number_is_refused(weight: Any) -> None:
 def test_an_unknown_fusion_is_refused() -> None:
     with pytest.raises(ValueError, match="Expected a fusion among convex, reciprocal_ranks, found 'sum'"):
         fuse([], [], fusion="sum")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="found 'ranks'"):
+        check_fusion("ranks", None)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from test_collection import StubEmbedder
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError, FilterError, StoreError, TextIndexError, TextIndexWarning
 from cde_rag.records import Hit, Record
-from cde_rag.search.fusion import CANDIDATES, check_fusion, ranking_of
+from cde_rag.search.fusion import CANDIDATES, ranking_of
 from cde_rag.search.grouping import Grouping
 from cde_rag.search.searcher import Searcher
 from cde_rag.server.collection_routes import SearchRequest
@@ -360,7 +360,6 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.searcher("words", weight=0.5): ValueError,
         lambda: papers.searcher("vectors", candidates=50): ValueError,
         lambda: papers.searcher("hybrid", weight=float("nan")): ValueError,
-        lambda: check_fusion("ranks", None): ValueError,
         lambda: ranking_of("both"): ValueError,
         lambda: papers.reranked(shout, candidates=0): ValueError,
     }.items():
