@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag.search.fusion import Scored, WEIGHTS, check_fusion, fuse
+from cde_rag.search.fusion import WEIGHTS, Scored, check_fusion, fuse
 
 FUSIONS = list(WEIGHTS)
 
