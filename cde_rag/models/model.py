@@ -15,12 +15,12 @@ from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError, TruncationError, TruncationWarning, warn_user
 from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.models.runtimes.runtime_choice import Runtime
+from cde_rag.models.runtimes.stage_runner import DOCUMENT as DOCUMENT
+from cde_rag.models.runtimes.stage_runner import QUERY as QUERY
 from cde_rag.models.runtimes.stage_runner import Dtype
 
 MOST_UNREAD: Final = 0.05  # share of the tokens of a call's texts; beyond it the rest cannot be found at all
 CHECKED: Final = 8  # vectors given to `keep` that are compared with the model's own
-QUERY: Final = 0  # rows of the second stage's `roles`
-DOCUMENT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)

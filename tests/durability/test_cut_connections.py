@@ -121,7 +121,7 @@ def check_lost_lease(postgres: str, name: str, other: int) -> int:
 
 
 def test_a_run_that_is_suspended_keeps_its_lease(postgres: str) -> None:
-    store = PgVectorStore(postgres, "lease")
+    store = PgVectorStore(postgres, "held")
     Collection.create(store, stub(0)).add_records(map(record, range(20)))
     told = list[str]()
 
@@ -132,7 +132,7 @@ def test_a_run_that_is_suspended_keeps_its_lease(postgres: str) -> None:
             told.append(str(raised.value))
         opened(store).add_records([record(50)])
 
-    assert suspended(Suspended(postgres, "lease", 2), lambda one: one.recontextualize(embedder=stub(1)), meanwhile) == ""
+    assert suspended(Suspended(postgres, "held", 2), lambda one: one.recontextualize(embedder=stub(1)), meanwhile) == ""
     assert "another run holds the lease" in told[0]
     rows, space = check_sound(store)
     assert (len(rows), space) == (21, 1)

@@ -14,6 +14,9 @@ Dtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 DTYPES: Final[tuple[str, ...]] = get_args(Dtype)
 
+QUERY: Final = 0  # rows of the second stage's `roles`
+DOCUMENT: Final = 1
+
 
 @runtime_checkable
 class StageRunner(Protocol):

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float32, Int
 from torch import Tensor
 
 from cde_rag.models.batching import padded
-from cde_rag.models.model import QUERY
 from cde_rag.models.runtimes.attention import AUTO, use_attention
+from cde_rag.models.runtimes.stage_runner import QUERY
 from cde_rag.models.runtimes.threads import batch_threads, limited_threads
 
 if TYPE_CHECKING:
