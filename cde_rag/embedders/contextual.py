@@ -19,8 +19,9 @@ from cde_rag.embedders.pool import EmbedderSpec, Pool, embed_on
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, old_options
 from cde_rag.errors import ModelError, warn_of_old_name
 from cde_rag.models.files.vector_cache import PlainVectors
-from cde_rag.models.model import CHECKED, DOCUMENT, QUERY, Embedded, Model, warn_truncated
+from cde_rag.models.model import CHECKED, Embedded, Model, warn_truncated
 from cde_rag.models.named import named_model
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 
 MINI_BATCH_SIZE = 32  # texts, where none is given
 _MEANT: Final = {  # names of other libraries

@@ -15,11 +15,11 @@ from cde_rag.models.batching import tight_buckets
 from cde_rag.models.files import model_files
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
-from cde_rag.models.model import DOCUMENT, QUERY, Embedded, Model
+from cde_rag.models.model import Embedded, Model
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.attention import AUTO, Attention, check_without_torch
 from cde_rag.models.runtimes.runtime_choice import Runtime
-from cde_rag.models.runtimes.stage_runner import DTYPES, Dtype, StageRunner
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, DTYPES, QUERY, Dtype, StageRunner
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
 from cde_rag.models.token_batches import TokenBatches, blocks_of

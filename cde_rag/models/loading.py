@@ -16,10 +16,9 @@ from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.model_files import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import read_json
-from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.runtime_choice import Runtime
-from cde_rag.models.runtimes.stage_runner import Dtype, StageRunner
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY, Dtype, StageRunner
 
 FEW_DOCUMENTS: Final = 2  # of the sample that models which need a context are measured with: one takes a second
 JOINED: Final = 4  # texts of the sample in each of them: the error of bfloat16 shows in long ones

@@ -15,8 +15,6 @@ from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError, TruncationError, TruncationWarning, warn_user
 from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.models.runtimes.runtime_choice import Runtime
-from cde_rag.models.runtimes.stage_runner import DOCUMENT as DOCUMENT
-from cde_rag.models.runtimes.stage_runner import QUERY as QUERY
 from cde_rag.models.runtimes.stage_runner import Dtype
 
 MOST_UNREAD: Final = 0.05  # share of the tokens of a call's texts; beyond it the rest cannot be found at all
@@ -189,7 +187,7 @@ class Model(ABC):
 
         Args:
             texts: Texts.
-            role: `roles.QUERY` or `roles.DOCUMENT`.
+            role: `QUERY` or `DOCUMENT`.
             prepared: Result of `prepare`.
             siblings: For each text the texts of its siblings, at most `max_siblings`; None where no text has any.
             windows: Read texts longer than the model's limit in windows; else they are cut.

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from cde_rag import CDEModel, ContextualEmbedder
 from cde_rag.models.one_way.attention import mean_pool
-from cde_rag.models.one_way.network import QUERY
+from cde_rag.models.runtimes.stage_runner import QUERY
 from cde_rag.models.runtimes.torch_runner import DTYPES, pad
 from lab.python_docs import documentation
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from statistics import median
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
-from cde_rag.models.model import QUERY
 from cde_rag.models.runtimes import runtime_choice
+from cde_rag.models.runtimes.stage_runner import QUERY
 
 TEXT = "how do I read a large file line by line without keeping all of it in memory when it is compressed"
 ROUNDS = 100

@@ -23,8 +23,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from two_way import write_random
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
-from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.runtimes import runtime_choice
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 
 SHAPES = {"query of 32 tokens": (1, 32, QUERY), "32 documents of 128 tokens": (32, 128, DOCUMENT)}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from cde_rag import CDEModel
 from cde_rag.models.one_way.config import ModelConfig
-from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.two_way.config import SOFT_TOKENS, TwoWayConfig
 from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.loop.gradcache import CachedStage, two_stage_step

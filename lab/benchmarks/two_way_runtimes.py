@@ -20,8 +20,8 @@ from jaxtyping import Int
 from two_way import write_random
 
 from cde_rag import CDEModel
-from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.runtimes.runtime_choice import candidates, cpu_flags, cpu_name
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 
 ROUNDS = 5
 QUERY_TOKENS, DOCUMENT_TOKENS, DOCUMENTS = 24, 200, 4

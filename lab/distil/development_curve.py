@@ -15,7 +15,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.networks.stages import Stages
 

@@ -12,7 +12,7 @@ from jaxtyping import Float16, Float32
 
 from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError, ResumeError
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from lab.distil.training_texts import TrainingText
 
 MANIFEST = "texts.json"

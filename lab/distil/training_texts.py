@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cde_rag.errors import CorpusError
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag_training.data.alternative_queries import sentence_and_rest
 from cde_rag_training.data.pairs import Pair
 

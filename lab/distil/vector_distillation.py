@@ -25,7 +25,8 @@ from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.models.batching import length_buckets
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.attention import mean_pool
-from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag_training.loop.averaging import WeightAverage
 from cde_rag_training.loop.guard import TrainingError
 from cde_rag_training.loop.optimiser import Optimiser, ParameterGroup

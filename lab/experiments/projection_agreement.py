@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32
 
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError
-from cde_rag.models.one_way.network import QUERY
+from cde_rag.models.runtimes.stage_runner import QUERY
 from lab.distil.target_axes import projection_axes
 from lab.distil.teacher_shards import TeacherShards
 

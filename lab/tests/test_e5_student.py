@@ -5,8 +5,8 @@ from test_e5_file import TEXTS, config_of
 from tiny_e5 import PIECES, write_e5
 from tokenizers import Tokenizer
 
-from cde_rag.models.one_way.network import DOCUMENT
 from cde_rag.models.pair.network import PlainEncoder
+from cde_rag.models.runtimes.stage_runner import DOCUMENT
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag_training.networks.e5_file import E5File
 from lab.distil.student import e5_student

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag.models.model import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 from lab.experiments.gpu_distillation.__main__ import read_state, write_state
 from lab.experiments.gpu_distillation.corpus_stage import train_contexts

@@ -12,7 +12,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.errors import CorpusError, ResumeError
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag_training.data.pairs import Pair
 from lab.distil.development_curve import CURVE, mean_ndcg
 from lab.distil.student import write_float32

@@ -25,7 +25,8 @@ from cde_rag.errors import SmallContextWarning
 from cde_rag.models import CDEModel
 from cde_rag.models.one_way.attention import attention
 from cde_rag.models.one_way.context_path import sibling_weight
-from cde_rag.models.one_way.network import DOCUMENT, TwoStage
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 

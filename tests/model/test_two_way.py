@@ -13,7 +13,7 @@ from cde_rag import CDEModel, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag.embedders import corpus_contexts as embedder_module
 from cde_rag.errors import ContextError, ContextMismatchError, ModelError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
 CORPUS = [f"the {one} of the {other}" for one in WORDS[2:7] for other in WORDS[7:11]]

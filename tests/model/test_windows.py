@@ -14,7 +14,7 @@ from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, TruncationWarning
 from cde_rag.models import CDEModel
 from cde_rag.models.one_way import checkpoint as checkpoints
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.windows import cut_into_windows, pool_windows
 from cde_rag.stores.faiss import FaissStore

@@ -10,7 +10,7 @@ from goldens import golden, golden_json
 from tiny import tiny_network
 
 from cde_rag.models.one_way.context_path import PreparedContext
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag_training.loop.gradcache import CachedStage, second_stage_step, two_stage_step
 from cde_rag_training.losses.loss import contrastive_loss

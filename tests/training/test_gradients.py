@@ -10,7 +10,7 @@ from prepared_stub import prepared_stub, stub_pairs
 from tiny import tiny_network, tiny_tokenizer
 from tiny_run import CORPORA
 
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.config import LossConfig

@@ -9,7 +9,7 @@ from test_backbones import NATIVE, backbone, start_of
 from tiny import tiny_network, tiny_tokenizer
 from tiny_run import MACHINE, config, phase, rows, start_folder
 
-from cde_rag.models.one_way.network import DOCUMENT
+from cde_rag.models.runtimes.stage_runner import DOCUMENT
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.loop.training import train
 from cde_rag_training.networks.stages import TextBatch, stages_of

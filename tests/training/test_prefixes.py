@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "model"))
 from golden import V2, tiny_backbones, tokenizer_json, write_folder
 
 from cde_rag import CDEModel
-from cde_rag.models.model import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP
 from cde_rag_training.config import EvaluationConfig, PhaseConfig, SourceConfig

@@ -11,7 +11,7 @@ from tiny import tiny_tokenizer
 from tiny_run import CORPORA, MACHINE, config, phase, rows, start_folder
 
 from cde_rag import CDEModel
-from cde_rag.models.one_way.network import QUERY
+from cde_rag.models.runtimes.stage_runner import QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP
 from cde_rag_training.config import EvaluationConfig, LossConfig

@@ -20,7 +20,7 @@ from cde_rag import CDEModel, Context
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.corpus_contexts import fit
 from cde_rag.errors import ModelError
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way import checkpoint as two_way_checkpoint

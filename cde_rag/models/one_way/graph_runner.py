@@ -21,14 +21,13 @@ from cde_rag.models.files.model_files import (
 )
 from cde_rag.models.files.stored_tensors import float_state
 from cde_rag.models.files.word_embeddings import Text, WordEmbeddings, embedded
-from cde_rag.models.model import QUERY
 from cde_rag.models.one_way import array_context
 from cde_rag.models.one_way import graph as stage_graphs
 from cde_rag.models.one_way.array_context import ArrayContext, State
 from cde_rag.models.one_way.config import ModelConfig
 from cde_rag.models.runtimes.engines import CompiledGraph, CompiledGraphs
 from cde_rag.models.runtimes.graph_cache import kept_graph
-from cde_rag.models.runtimes.stage_runner import not_prepared
+from cde_rag.models.runtimes.stage_runner import QUERY, not_prepared
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.tokenizer import TextTokenizer
 

@@ -7,12 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cde_rag.models.model import DOCUMENT as DOCUMENT
-from cde_rag.models.model import QUERY as QUERY
 from cde_rag.models.one_way.attention import ContextKeyValues, Embeddings, EncoderLayer, mean_pool, split_heads
 from cde_rag.models.one_way.config import ModelConfig
 from cde_rag.models.one_way.context_path import OutputMap, PreparedContext, SetAttention, sibling_weight
-from cde_rag.models.runtimes.stage_runner import not_prepared
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, not_prepared
 
 
 class SecondStage(nn.Module):
@@ -232,7 +230,7 @@ class TwoStage(nn.Module):
         Args:
             ids: Token ids, padded on the right.
             mask: True if there is a token.
-            role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
+            role: `QUERY` or `DOCUMENT`.
             prepared: Result of `prepare`; keys and values in the dtype of the layers.
             siblings: First-stage vectors of each text's siblings in their order, padded; None if no text of the
                 batch has any.

@@ -14,10 +14,11 @@ from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ContextMismatchError, ModelError, ServiceError
-from cde_rag.models.model import DOCUMENT, QUERY, Embedded
+from cde_rag.models.model import Embedded
 from cde_rag.models.plain.corpus_map import SMALLEST, unit
 from cde_rag.models.plain.fixed_texts import FIXED, FIXED_DIGESTS, PROBES, of_corpus
 from cde_rag.models.plain.plain_model import AGREEMENT, PlainModel
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 
 FUNCTION: Final = "function"  # the semantics of such an identity
 BYTES_A_TOKEN: Final = 4  # of English text, for estimates

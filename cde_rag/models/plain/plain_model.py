@@ -23,9 +23,10 @@ from cde_rag.context.identity import ARITHMETIC
 from cde_rag.context.siblings import SIBLINGS
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
 from cde_rag.models.files.vector_cache import PlainVectors
-from cde_rag.models.model import CHECKED, DOCUMENT, Embedded, Model
+from cde_rag.models.model import CHECKED, Embedded, Model
 from cde_rag.models.plain.corpus_map import CorpusMap, mixed
 from cde_rag.models.plain.fixed_texts import of_corpus
+from cde_rag.models.runtimes.stage_runner import DOCUMENT
 
 AGREEMENT: Final = 0.999  # least cosine of a text's vectors in one space; APIs round differently from call to call
 _AT_ONCE: Final = 512  # texts between two writes of plain vectors

@@ -15,7 +15,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
 from cde_rag.models.files.weights import MODULES
-from cde_rag.models.model import QUERY, Embedded
+from cde_rag.models.model import Embedded
 from cde_rag.models.plain.checkpoint import ModelFiles, digest_of
 from cde_rag.models.plain.plain_model import PlainModel
 from cde_rag.models.plain.prompts import prefixes_of
@@ -24,7 +24,7 @@ from cde_rag.models.plain.tower import Tower, load_towers
 from cde_rag.models.runtimes import runtime_choice
 from cde_rag.models.runtimes.attention import AUTO, Attention
 from cde_rag.models.runtimes.runtime_choice import Runtime
-from cde_rag.models.runtimes.stage_runner import DTYPES, Dtype
+from cde_rag.models.runtimes.stage_runner import DTYPES, QUERY, Dtype
 from cde_rag.models.windows import cut_into_windows, pool_windows
 
 QUERY_MODEL: Final = "?query_model="  # in the name of a model whose queries another one reads

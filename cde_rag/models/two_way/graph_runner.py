@@ -8,10 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int
 
 from cde_rag.models.batching import TOKENS_AT_ONCE, padded
-from cde_rag.models.model import QUERY
 from cde_rag.models.runtimes.engines import CompiledGraph, CompiledGraphs, Inputs
 from cde_rag.models.runtimes.graph_cache import kept_graph
-from cde_rag.models.runtimes.stage_runner import not_prepared
+from cde_rag.models.runtimes.stage_runner import QUERY, not_prepared
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.two_way import graph as two_way_graphs
 from cde_rag.models.two_way.config import CACHED, TwoWayConfig, reads_no_siblings, round_robin

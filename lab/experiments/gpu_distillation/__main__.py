@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cde_rag.models.model import QUERY
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.attention import mean_pool
 from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import QUERY
 from lab.distil.target_axes import aligned, projection_axes
 from lab.experiments.gpu_distillation.corpus_stage import train_contexts
 from lab.experiments.gpu_distillation.interpolation_choice import run_choice

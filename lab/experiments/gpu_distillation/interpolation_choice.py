@@ -12,10 +12,10 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.models.one_way.context_path import PreparedContext, sibling_weight
 from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from lab.experiments.gpu_distillation.stage_material import DevelopmentSet, development_sets, log, ndcg, null_ndcg
 from lab.experiments.gpu_distillation.token_rows import embed_all, first_vectors, null_context, siblings_of
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.pair import checkpoint as pair_checkpoint
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from lab.experiments.gpu_distillation.stage_material import log
 from lab.experiments.gpu_distillation.text_pool import TextPool
 from lab.experiments.gpu_distillation.token_rows import (

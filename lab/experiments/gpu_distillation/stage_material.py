@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cde_rag.context.siblings import siblings_by_position
-from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from lab.experiments.gpu_distillation.token_rows import FlatTokens, embed_all, null_context, tokenized
 
 STARTED: Final = time.monotonic()

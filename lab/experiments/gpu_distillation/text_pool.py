@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Int64
 
-from cde_rag.models.model import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag_training.data.alternative_queries import without_parent
 
 SENTENCES: Final = 3  # of a document, at most

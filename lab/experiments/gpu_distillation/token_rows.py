@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from cde_rag.models.batching import padded
-from cde_rag.models.model import DOCUMENT, QUERY
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 
 LENGTH: Final = 256  # tokens that teacher and student read

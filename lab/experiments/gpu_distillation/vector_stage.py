@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from cde_rag.models.model import DOCUMENT
 from cde_rag.models.one_way.context_path import PreparedContext
 from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT
 from lab.experiments.gpu_distillation.stage_material import STARTED, StageMaterial, evaluate, log
 from lab.experiments.gpu_distillation.token_rows import autocast, embed, first_vectors, null_context
 

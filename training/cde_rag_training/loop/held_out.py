@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag_training.config import EvaluationConfig, SourceConfig
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.loop.prefixes import Prefix, Prefixes

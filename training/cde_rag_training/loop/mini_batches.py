@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cde_rag.models.batching import length_buckets
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag_training.corpora.batch import Batch
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.data.transformations import DocumentTokens

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cde_rag.models.one_way.network import DOCUMENT, QUERY
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag_training.config import PhaseConfig
 from cde_rag_training.corpora.batch import Batch, Batches
 from cde_rag_training.corpora.filtering import FilterConfig, StartBatch

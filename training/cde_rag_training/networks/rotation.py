@@ -13,7 +13,8 @@ from cde_rag.errors import CorpusError, ModelError
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.one_way import checkpoint as checkpoints
-from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.networks.stages import OneWayStages
 

@@ -20,7 +20,8 @@ from cde_rag.models.batching import length_buckets
 from cde_rag.models.cde_model import native_dtype
 from cde_rag.models.one_way.attention import EncoderLayer
 from cde_rag.models.one_way.context_path import PreparedContext
-from cde_rag.models.one_way.network import DOCUMENT, QUERY, TwoStage
+from cde_rag.models.one_way.network import TwoStage
+from cde_rag.models.runtimes.stage_runner import DOCUMENT, QUERY
 from cde_rag.models.runtimes.torch_runner import DTYPES, pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way.backbones import Backbone
