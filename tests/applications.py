@@ -3,13 +3,15 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import chromadb
 import faiss
 import numpy as np
+import pytest
 from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
@@ -36,6 +38,24 @@ def stub(name: str, dim: int) -> ContextualEmbedder:
         return np.stack([np.random.default_rng(seed).normal(size=dim) for seed in seeds]).astype(np.float32)
 
     return FunctionEmbedder(embed, name=name)
+
+
+@contextmanager
+def second_rename_cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Cut what is done inside where Chroma's collection is to have its own name again."""
+    from chromadb import Collection
+
+    rename = Collection.modify
+
+    def cut(self: Any, name: str | None = None, **rest: Any) -> None:
+        if name == "papers":
+            raise KeyboardInterrupt
+        rename(self, name=name, **rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "modify", cut)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def switched(target: str, embedder: ContextualEmbedder) -> None:

@@ -48,7 +48,7 @@ def test_dimensions_are_asked_for(server: Server) -> None:
 
 
 def test_one_text_that_the_api_refuses_is_a_corpus_error(server: Server) -> None:
-    """Of several none is known to be at fault, and fixed texts never are."""
+    """One of several is not known to be at fault, and fixed texts never are."""
     embedder = openai_embedder("small", base_url=server.url, api_key="x", prefixes={"query": "q: ", "document": "d: "})
     server.longest = 100
     for embed in (embedder.embed_documents, embedder.embed_queries):

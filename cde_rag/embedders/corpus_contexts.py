@@ -114,15 +114,9 @@ def _readable(model: Model, texts: list[str]) -> tuple[list[str], Float32[np.nda
     Raises:
         Exception: That of the model, if it reads none.
     """
-
-    def is_up() -> bool:
-        try:
-            model.uncached().first_stage([PROBES[0]])
-        except Exception:  # noqa: BLE001 (the error of the texts is raised in its place)
-            return False
-        return True
-
-    read, made, faults = read_in_halves(texts, model.first_stage, is_up=is_up)
+    read, made, faults = read_in_halves(
+        texts, model.first_stage, probe=lambda: model.uncached().first_stage([PROBES[0]])
+    )
     if faults:
         text, reason = faults[0]
         if not read:

@@ -81,19 +81,10 @@ def embed_readable(rows: Sequence[AnyRow], embedder: Embedder) -> tuple[list[Any
         texts = [embedded_text(row.record) for row, _ in some]
         return embedder.embed_passages(texts, [passage.siblings for _, passage in some])
 
-    read, made, faults = read_in_halves(rows, embed, is_up=lambda: _embeds(embedder))
+    read, made, faults = read_in_halves(rows, embed, probe=lambda: embedder.embed_passages([PROBES[0]], [()]))
     vectors = np.concatenate([np.empty((0, embedder.dim), np.float32), *(part.vectors for part in made)])
     truncated = np.concatenate([np.empty(0, np.bool_), *(part.truncated for part in made)])
     return read, Embedded(vectors, truncated), {row.record.id: error for (row, _), error in faults}
-
-
-def _embeds(embedder: Embedder) -> bool:
-    """Return True if a text that every model can read gets its vector now."""
-    try:
-        embedder.embed_passages([PROBES[0]], [()])
-    except Exception:  # noqa: BLE001 (the error of the caller's texts is raised in its place)
-        return False
-    return True
 
 
 def unread_error(faults: Mapping[str, Exception], *, rest: str) -> CorpusError:

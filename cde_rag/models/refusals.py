@@ -10,7 +10,7 @@ Made = TypeVar("Made")
 
 
 def read_in_halves(
-    items: Sequence[Item], embed: Callable[[Sequence[Item]], Made], *, is_up: Callable[[], bool]
+    items: Sequence[Item], embed: Callable[[Sequence[Item]], Made], *, probe: Callable[[], object]
 ) -> tuple[list[Item], list[Made], list[tuple[Item, Exception]]]:
     """Embed items, without those that the model refuses when they come alone.
 
@@ -20,7 +20,7 @@ def read_in_halves(
     Args:
         items: Texts, or records.
         embed: Embeds some of them.
-        is_up: Embeds a text of ours; returns False if that fails.
+        probe: Embeds a text of ours; raises if the model is down.
 
     Returns:
         The items that are embedded, the results of the calls that embedded them, and the others with their errors.
@@ -31,10 +31,18 @@ def read_in_halves(
     try:
         return list(items), [embed(items)], []
     except Exception as error:
-        if not isinstance(error, CorpusError) and not is_up():
+        if not isinstance(error, CorpusError) and not _succeeds(probe):
             raise
         if len(items) == 1:
             return [], [], [(items[0], error)]
     half = len(items) // 2
-    (read, made, faults), others = (read_in_halves(part, embed, is_up=is_up) for part in (items[:half], items[half:]))
+    (read, made, faults), others = (read_in_halves(part, embed, probe=probe) for part in (items[:half], items[half:]))
     return read + others[0], made + others[1], faults + others[2]
+
+
+def _succeeds(probe: Callable[[], object]) -> bool:
+    try:
+        probe()
+    except Exception:  # noqa: BLE001 (the error of the caller's texts is raised in its place)
+        return False
+    return True

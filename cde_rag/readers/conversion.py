@@ -46,8 +46,7 @@ def serve(memory: int) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries may print
     _converters()
-    if before := taken():
-        limit_memory(before + memory)
+    before = limit_memory(memory)
     for line in sys.stdin:
         path, by_page = json.loads(line)
         answer = _answer(Path(path), memory, by_page=by_page)
@@ -191,12 +190,19 @@ def _check_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
             parser.Parse(block)
 
 
-def limit_memory(limit: int) -> None:
-    """Limit the addresses that the process may take; Linux alone has such limits."""
+def limit_memory(further: int) -> int:
+    """Limit the addresses that the process may take to so many bytes more; Linux alone has such limits.
+
+    Returns:
+        The bytes that it has taken by now; 0 where there is no limit.
+    """
+    before = taken()
     with suppress(ImportError, OSError, ValueError):  # no such limits, or a lower one that stays
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        if before:
+            resource.setrlimit(resource.RLIMIT_AS, (before + further, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    return before
 
 
 def taken() -> int:

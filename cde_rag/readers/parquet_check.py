@@ -12,7 +12,7 @@ from typing import Final
 
 from cde_rag.errors import CorpusError, require
 from cde_rag.readers.columns import Fields, UnusableError
-from cde_rag.readers.conversion import limit_memory, taken
+from cde_rag.readers.conversion import limit_memory
 from cde_rag.readers.documents import MEMORY, SECONDS
 from cde_rag.readers.tables import parquet_rows
 
@@ -57,8 +57,7 @@ def check_parquet(path: Path) -> None:
 def read_all(path: str, memory: int, characters: int) -> None:
     """Read all rows of a file; the process ends with an error if they take more memory or characters."""
     require("pyarrow.parquet", "files")  # before the memory is limited
-    if before := taken():
-        limit_memory(before + memory)
+    limit_memory(memory)
     with suppress(CorpusError):
         for _, parse in parquet_rows(Path(path), Fields()):
             with suppress(UnusableError):

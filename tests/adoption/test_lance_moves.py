@@ -316,7 +316,7 @@ def test_what_cannot_be_made_again_is_refused(
 def test_a_table_that_was_dropped_and_made_again_is_not_overwritten_with_the_old_one(
     lance: LanceApplication, old: ContextualEmbedder, new: ContextualEmbedder
 ):
-    """As a nightly build does it: versions count from 1 again, so that both tables have the same number and rows."""
+    """A nightly build does it: versions count from 1 again, so that both tables have the same number and rows."""
     with reembedding(lance.target) as move:
         move.copy(new)
     number = lance.opened().version

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from applications import (
     ChromaApplication,
     ForLangChain,
     LangChainApplication,
+    second_rename_cut,
     stub,
     switched,
 )
@@ -241,18 +241,8 @@ def test_a_rollback_takes_chromas_writes_along_or_is_refused(
 def test_a_switch_that_is_cut_between_chromas_renames_goes_on(
     chroma: ChromaApplication, prefixed: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
-    from chromadb import Collection
-
-    rename = Collection.modify
-
-    def cut(self: Any, name: str | None = None, **rest: Any) -> None:
-        if name == "papers":
-            raise KeyboardInterrupt
-        rename(self, name=name, **rest)
-
-    with monkeypatch.context() as patch, reembedding(chroma.target) as move:
-        patch.setattr(Collection, "modify", cut)
-        with pytest.raises(KeyboardInterrupt):
+    with reembedding(chroma.target) as move:
+        with second_rename_cut(monkeypatch):
             move.switch(prefixed)
         assert move.state is not None
         assert move.state.step == "switching"

@@ -14,6 +14,7 @@ from applications import (
     FaissApplication,
     LangChainApplication,
     SimpleApplication,
+    second_rename_cut,
     stub,
     switched,
 )
@@ -289,21 +290,11 @@ def test_the_next_run_does_the_rename_that_was_cut(
     chroma: ChromaApplication, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch, call: str
 ):
     """No program makes a collection of the name meanwhile: there is none, as after every such kill."""
-    from chromadb import Collection
-
-    rename, before = Collection.modify, chroma.rows()
+    before = chroma.rows()
     if call == "rollback":
         switched(chroma.target, new)
-
-    def cut(self: Any, name: str | None = None, **rest: Any) -> None:
-        if name == "papers":
-            raise KeyboardInterrupt
-        rename(self, name=name, **rest)
-
-    with monkeypatch.context() as patch, reembedding(chroma.target) as move:
-        patch.setattr(Collection, "modify", cut)
-        with pytest.raises(KeyboardInterrupt):
-            move.switch(new) if call == "switch" else move.rollback()
+    with reembedding(chroma.target) as move, second_rename_cut(monkeypatch):
+        move.switch(new) if call == "switch" else move.rollback()
     assert [each.name for each in chroma.client.list_collections() if each.name == "papers"] == []
     with reembedding(chroma.target) as move:
         assert "new-1" in move.line(new) or "CDEEmbeddings" in move.line(new)  # which the command prints before

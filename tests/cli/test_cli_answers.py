@@ -197,7 +197,7 @@ def test_a_collection_and_judged_questions(run, folder: Path, tmp_path: Path):
 
 
 def digests(collection: Path) -> dict[str, str]:
-    """What a collection's files hold; a lock is touched by readers."""
+    """Digests of a collection's files; a lock is touched by readers."""
     files = (path for path in collection.rglob("*") if path.is_file() and "lock" not in path.name)
     return {path.name: file_sha256(path) for path in files}
 
@@ -225,7 +225,7 @@ def answered_by(model: Path, records: Sequence[Record], parent_key: str | None, 
 @CUTS
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_other_models_embed_the_same_passages(run, indexed: Path, model_folder: Path, tmp_path: Path, is_plain: bool):
-    """As an index of them by that model has them: with siblings, if it reads any; the collection stays as it is."""
+    """An index of them by that model has them alike, with siblings if it reads any; the collection stays as it is."""
     if is_plain:
         model = write_transformer(tmp_path / "other")
     else:
