@@ -42,6 +42,13 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.fixture
+def float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models compute in float32 where the CPU has bfloat16, too: digits that a test or a page shows are the same."""
+    for module in ("models.cde_model", "evaluation.baselines"):
+        monkeypatch.setattr(f"cde_rag.{module}.native_dtype", lambda _: "float32")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real evaluation data, which exists on the project's own machines only (and always there)."""

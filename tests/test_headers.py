@@ -13,7 +13,7 @@ from cde_rag.cli import app
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.headers import with_headers
 
-MODEL = CDEModel.from_pretrained("cde-mini-0")
+MODEL = CDEModel.from_pretrained("cde-mini-0", dtype="float32")
 EMBEDDER = ContextualEmbedder(MODEL, Context.null(MODEL))
 PAGE = [
     Record("a", "Run the installer.", "Install", {"section": "Linux > Debian", "page": "p"}),

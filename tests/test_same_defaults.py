@@ -69,6 +69,7 @@ def test_a_question_without_options_has_one_answer(
     assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-5)
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_folder_becomes_one_collection_in_python_and_by_command(tmp_path: Path, tiny_folder: Path) -> None:
     (tmp_path / "docs/deep").mkdir(parents=True)
     for number, word in enumerate(WORDS[:9]):

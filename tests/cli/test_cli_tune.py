@@ -97,6 +97,7 @@ def test_a_weight_is_written_by_hand(run, collection: Path):
     assert weight_of(run, collection) == 1
 
 
+@pytest.mark.usefixtures("float32")
 def test_what_is_not_sure_is_not_written(run, collection: Path, tmp_path: Path):
     answers = {f"{WORDS[number % 17]} elsewhere": f"d{number * 7 % 60}" for number in range(40)}
     answers |= {f"{word} and {word}": "d1" for word in WORDS}

@@ -121,7 +121,7 @@ def test_shown_output_is_compared(shown: str, is_right: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning", "ignore::ResourceWarning")
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("place", "float32")
 @pytest.mark.parametrize(
     "page",
     [page for page in pages() if run_blocks(page)],
