@@ -8,6 +8,9 @@ DISTRIBUTIONS := haystack-cde langchain-cde llama-index-embeddings-cde llama-ind
 MODELS := cde-rag-models-legacy cde-rag-model-multilingual
 INTEGRATIONS := $(foreach name,$(DISTRIBUTIONS),--editable 'integrations/$(name)[dev]') $(MODELS:%=--editable models/%)
 
+# Tests wait for processes and servers in two fifths of their time, so there is one process more than cores; at most four.
+WORKERS = --numprocesses $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4))) --dist worksteal
+
 unexport PYTHONPATH
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -29,13 +32,13 @@ demo: $(SMALL) ## index cde-rag's documentation, and compare its search with oth
 
 test: lint ## lint, then run all tests
 	@echo "tests: pytest"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
 test-all: lint ## lint, then every test: also the long ones, the laboratory's, and the integrations' guards
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests integrations lab/tests -m '' --numprocesses auto --maxprocesses 4 --dist worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests integrations lab/tests -m '' $(WORKERS)
 
 test-lab: $(READY) ## the tests of the laboratory (lab/); before each release
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest lab/tests --numprocesses auto --maxprocesses 4 --dist worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest lab/tests $(WORKERS)
 
 test-long: $(READY) ## the long tests: thousands of texts, products of stores and ways, minutes each
 	@$(BIN)/python -m pytest -m long

@@ -49,7 +49,7 @@ def test_a_path_at_home_is_one(home: Path) -> None:
         assert user_path(other) == Path(other)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "qdrant"])
+@pytest.mark.parametrize("kind", ["faiss", pytest.param("qdrant", marks=pytest.mark.long)])
 def test_home_is_home_in_every_place_that_takes_a_path(home: Path, kind: str) -> None:
     checkpoints.write(home / "model", tiny_network(), tiny_tokenizer())
     model = CDEModel.from_pretrained("~/model", runtime="torch")

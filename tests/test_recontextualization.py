@@ -433,6 +433,7 @@ def steps_of_sqlite(store: FaissStore, work: Callable[[], object]) -> int:
     return steps
 
 
+@pytest.mark.long
 def test_a_run_reads_what_it_has_done_no_more(tmp_path: Path, tiny_model: CDEModel) -> None:
     """The statements of a run over twice the records take about twice the steps: nothing is scanned at each chunk."""
     steps: list[int] = []

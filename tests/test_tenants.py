@@ -181,7 +181,7 @@ class Interleaved(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "examples"), [("faiss", 8), ("qdrant", 15)])
+@pytest.mark.parametrize(("kind", "examples"), [("faiss", 8), ("qdrant", 8)])
 def test_nobody_sees_another(kind: str, examples: int) -> None:
     machine = type("Interleaved", (Interleaved,), {"kind": kind})
     asked = settings(max_examples=examples, stateful_step_count=12, suppress_health_check=list(HealthCheck))

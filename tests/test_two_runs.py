@@ -260,6 +260,7 @@ def test_whatever_runs_meanwhile_a_run_harms_nothing(first: str, share: float, s
         del RUNS["some"]
 
 
+@pytest.mark.long
 def test_in_qdrant_edge_the_other_run_is_told(tmp_path: Path):
     """One process has the folder, and the lease is a lock of its: a run that is suspended keeps it."""
     texts = {str(number): text(number) for number in range(12)}

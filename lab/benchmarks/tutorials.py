@@ -207,7 +207,7 @@ def _of_tutorial(tutorial: Callable[[Path], Search], pages: Path, asked: Judged)
     spent = time.perf_counter() - ready
     numbers = {hit: number for number, hit in enumerate(dict.fromkeys(hit for some in hits for hit in some))}
     passages = [
-        PagePassage(Path(hit.page).relative_to(pages).as_posix(), number, "", hit.text, hit.text)
+        PagePassage(Path(hit.page).resolve().relative_to(pages.resolve()).as_posix(), number, "", hit.text, hit.text)
         for hit, number in numbers.items()
     ]
     data = judged_passages(asked.site, passages, asked.questions)

@@ -20,6 +20,7 @@ def test_doctor_passes_here(run):
     assert 1 <= found["threads_of_a_batch"] <= found["cores"]
 
 
+@pytest.mark.long
 def test_doctor_measures_when_asked(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("cde_rag.models.runtimes.runtime_choice.SECONDS", 0.01)

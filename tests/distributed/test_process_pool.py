@@ -41,6 +41,7 @@ def expected(embedder: ContextualEmbedder) -> np.ndarray:
     return embedder.embed_documents(TEXTS, parents=PARENTS)
 
 
+@pytest.mark.long
 def test_pool_embeds_as_one_process_does(embedder: ContextualEmbedder, pool: ProcessPool, expected: np.ndarray):
     found = embedder.with_pool(pool).embed_documents(TEXTS, parents=PARENTS)
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -196,6 +197,7 @@ class Recorder:
             yield place, self.embedder.embed_passages(slices[place].texts, slices[place].siblings)
 
 
+@pytest.mark.long
 def test_slices_end_where_parents_end(embedder: ContextualEmbedder):
     recorder, texts = Recorder(embedder), [f"text {number}" for number in range(3 * SLICE)]
     siblings = [

@@ -116,6 +116,7 @@ def check_equal(found: Collection, one: Collection) -> None:
             assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
+@pytest.mark.long
 def test_dataset_becomes_the_collection_of_one_process(one: Collection, model: CDEModel, tmp_path: Path):
     place, some = tmp_path / "two.faiss", rows()
     seen: list[int] = []
@@ -178,6 +179,7 @@ def kill_first_worker(folder: Path) -> None:
             return
 
 
+@pytest.mark.long
 def test_killed_worker(one: Collection, model: CDEModel, tmp_path: Path):
     place = tmp_path / "two.faiss"
     killer = threading.Thread(target=kill_first_worker, args=(tmp_path / "two.faiss.shards",))
@@ -222,6 +224,7 @@ def test_killed_driver_is_resumed(one: Collection, model: CDEModel, tmp_path: Pa
         check_equal(found, one)
 
 
+@pytest.mark.long
 def test_a_run_that_failed_does_not_go_on(model: CDEModel, tmp_path: Path):
     def fail(_: object) -> None:
         raise KeyError("the user's own")
@@ -244,6 +247,7 @@ def test_sample_is_that_of_one_process(model: CDEModel, blocks: int):
     assert sample_dataset(dataset(some, blocks), BOOKS, model, 16, seed=3) == sample_random(texts, 16, seed=3)
 
 
+@pytest.mark.long
 def test_pool_of_a_cluster(one: Collection, model: CDEModel, tmp_path: Path):
     texts = [row["text"] for row in rows()]
     embedder = one.embedder
@@ -415,6 +419,7 @@ def test_bad_input(call: Callable[..., Any], error: type[Exception], message: st
     assert not (tmp_path / "bad.faiss").exists()  # an empty collection would refuse the right call
 
 
+@pytest.mark.long
 def test_every_changed_byte_of_a_shard_is_noticed(tmp_path: Path):
     found = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
     found /= np.linalg.norm(found, axis=1, keepdims=True)

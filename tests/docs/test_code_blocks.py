@@ -37,6 +37,7 @@ PYTHON_ELSEWHERE = {  # pages whose Python is run by other tests
     },
 }
 SHOWN_ON = (3, 11)  # Python whose documentation the shown outputs are of; that of others has other passages
+LONG = ("docs/guide/better-answers.md",)  # tests of evaluate and tune run its steps
 BEGIN_WITH_A_COLLECTION = ("docs/drift.md", "docs/production.md")
 BEGIN_WITH_FILES_OF_0_2 = ("docs/migration.md",)
 PROGRAMS = {"cde-rag": app, "cde-rag-train": training}
@@ -124,7 +125,11 @@ def test_shown_output_is_compared(shown: str, is_right: bool) -> None:
 @pytest.mark.usefixtures("place", "float32")
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages() if run_blocks(page)],
+    [
+        pytest.param(page, marks=pytest.mark.long) if relative(page) in LONG else page
+        for page in pages()
+        if run_blocks(page)
+    ],
     ids=relative,
 )
 def test_the_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,10 @@ NOTEBOOKS = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 LONG = (
     "02_chat_llamaindex",
     "03_chat_langchain",
+    "04_recontextualize_qdrant",
     "06_train_your_own",
-)  # tests of adapters and of adapt run their steps
+    "08_when_not_to_use_it",
+)  # tests of adapters, of moves, of adapt and of evaluate run their steps
 FIRST_PAGES = 5  # of the corpus that the notebooks read here
 SAID = {  # what each has to print, and how many figures it has to draw
     "01_quickstart": (r"which animal is the mascot\?\n +0\.\d+ +docs/mascot\.md", 0),

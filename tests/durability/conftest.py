@@ -23,6 +23,7 @@ LONG_IN_EDGE = {  # test_kills.py leads the same life in Edge
     "test_whatever_the_limit_nothing_is_lost",
     "test_whatever_step_fails_nothing_is_lost",
     "test_killed_at_any_step_nothing_is_lost_or_stale_and_it_goes_on",
+    "test_changes_meanwhile_are_there_after_activation_and_after_rollback",
 }
 SEED = os.environ.get("CDE_TORTURE")
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing

@@ -199,7 +199,7 @@ def test_a_serialization_failure_is_tried_again(postgres: str, state: str) -> No
 # Writers
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_eight_processes_write_at_once(
     postgres: str, times: Callable[[int, int], int], tell: Callable[[str], None]
 ) -> None:

@@ -87,7 +87,7 @@ def ever_held(life: Sequence[Operation]) -> list[Record]:
     return [one for operation in life for one in operation.puts]
 
 
-@pytest.mark.parametrize("kind", ["ivf int8", "edge"])
+@pytest.mark.parametrize("kind", ["ivf int8", pytest.param("edge", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "killed",
     [

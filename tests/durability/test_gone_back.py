@@ -90,7 +90,7 @@ class Memory:
         return self.client._client.collections  # type: ignore[attr-defined]
 
 
-@pytest.fixture(params=["hnsw", "edge", "qdrant"])
+@pytest.fixture(params=["hnsw", pytest.param("edge", marks=pytest.mark.long), "qdrant"])
 def place(request: pytest.FixtureRequest, scratch: Path) -> Place:
     """A place with a collection of 40 records in space 0, closed."""
     made = Memory() if request.param == "qdrant" else Folder(request.param, scratch)
@@ -352,10 +352,10 @@ def copied_over(copied: Path, live: Path, *, all_files: bool) -> None:
 @pytest.mark.parametrize(
     ("folder", "is_open", "way"),
     [
-        ("hnsw", False, "all files"),
+        pytest.param("hnsw", False, "all files", marks=pytest.mark.long),
         ("hnsw", True, "changed files"),
         ("edge", False, "changed files"),
-        ("edge", True, "all files"),
+        pytest.param("edge", True, "all files", marks=pytest.mark.long),
     ],
 )
 def test_a_copy_that_keeps_times_over_an_open_folder(scratch: Path, folder: str, way: str, is_open: bool) -> None:

@@ -166,7 +166,7 @@ def test_one_collection_in_place_of_another_is_noticed(database: Database) -> No
     check_sound(other)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_restored_folder_of_the_server(own_postgres: OwnPostgres) -> None:
     store = PgVectorStore(own_postgres.address, "papers")
     Collection.create(store, stub(0)).add_records(record(number) for number in range(20))

@@ -36,9 +36,9 @@ class Forks:
         return answer
 
 
-@pytest.fixture(  # of LlamaIndex one kind: the moves differ in its reader
+@pytest.fixture(  # one database and one folder; the moves differ in their readers
     params=[
-        pytest.param(kind, marks=pytest.mark.long) if kind in ("lancedb", "llamaindex-faiss") else kind
+        pytest.param(kind, marks=pytest.mark.long) if kind not in ("chroma", "langchain") else kind
         for kind in KINDS_MOVED
     ]
 )

@@ -105,6 +105,7 @@ def led(address: str, name: str, operation: str) -> None:
     BY_NAME[operation].do(PgVectorStore(address, name), nothing)
 
 
+@pytest.mark.long
 def test_a_client_of_postgres_killed_at_any_time_loses_nothing(
     own_postgres: OwnPostgres, seed: int, times: Callable[[int, int], int], tell: Callable[[str], None]
 ) -> None:

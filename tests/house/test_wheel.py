@@ -51,6 +51,7 @@ def test_the_bundled_models_are_there_to_the_byte_and_small(wheel: zipfile.ZipFi
     assert sum(info.compress_size for info in wheel.infolist()) <= 90e6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("distribution", "more"),
     [("cde-rag-models-legacy", []), ("cde-rag-model-multilingual", ["vocabulary.safetensors"])],

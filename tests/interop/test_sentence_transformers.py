@@ -175,7 +175,7 @@ def test_moved_it_leaves_the_embedder_where_it_is(embedder: ContextualEmbedder) 
     assert embedder.embed_queries(TEXTS).shape == (40, 16)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_in_several_processes(model: Any, embedder: ContextualEmbedder) -> None:
     pool = model.start_multi_process_pool(["cpu", "cpu"])
     try:

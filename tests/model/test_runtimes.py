@@ -594,6 +594,7 @@ def test_damaged_times_are_measured_again(monkeypatch, tmp_path, damage):
         assert [each.timings for each in runtime_choice.kept()] == [[row]]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cache")
 def test_the_bundled_pair_is_measured_too(monkeypatch):
     """The query that is timed has tokens of both encoders."""

@@ -339,6 +339,7 @@ def test_slow_clients_hold_up_nobody(server: Running) -> None:
             assert json.loads(answer.read().partition(b"\r\n\r\n")[2])["usage"]["prompt_tokens"] > 0
 
 
+@pytest.mark.long
 def test_requests_that_never_come_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads and bodies that stop, at first or after another request; what comes slowly is answered."""
     monkeypatch.setattr(uvicorn_server, "HEAD_S", 1.0)

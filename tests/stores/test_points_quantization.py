@@ -353,6 +353,7 @@ def test_paths_are_indexed_once_and_not_without_end(client: QdrantClient, server
     assert store.count({"n7": {"gte": 7}}) == store.count({"n199": {"gte": 7}}) == 1
 
 
+@pytest.mark.long
 def test_a_shard_indexes_paths_and_not_without_end(tmp_path: Path) -> None:
     store = created(lambda: QdrantEdgeStore(tmp_path / "papers"))
     always = store._engine.points.indexed().keys()

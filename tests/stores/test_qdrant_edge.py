@@ -186,6 +186,7 @@ def lived() -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.long
 def test_whatever_is_changed_in_a_closed_store_is_found(lived: Path, scratch: Path) -> None:
     dice = random.Random(0)
     files = sorted(path.relative_to(lived) for path in lived.rglob("*") if path.is_file() and path.stat().st_size)

@@ -131,6 +131,7 @@ def test_the_same_store_goes_on_where_nothing_was_replaced(tmp_path: Path) -> No
     assert (again.count(), again.verify()) == (23, [])
 
 
+@pytest.mark.long
 def test_a_backup_of_a_store_that_is_replaced_meanwhile_is_none(
     tmp_path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,10 @@ def test_it_goes_on_where_it_stopped_and_mixes_nothing_in(
     assert (output / "work/prepared/tokens.npy").stat().st_mtime_ns == made
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("cde-mini", "paper-small") else pytest.param(name, marks=pytest.mark.long) for name in PRESETS],
+)
 def test_every_preset_adapts(given: Material, config: AdaptationConfig, tmp_path: Path, name: str):
     """Its losses, batches, filter and rates; batches fit the corpus, and model and time are those of the adaptation."""
     recipe = preset(name)

@@ -273,7 +273,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("write", [1, 11, 12, 14, 18])
+@pytest.mark.parametrize("write", [1, 12, *(pytest.param(write, marks=pytest.mark.long) for write in (11, 14, 18))])
 def test_killed_at_any_write_the_next_run_goes_on(tmp_path, write):
     made(tmp_path / "whole")
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]

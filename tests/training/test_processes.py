@@ -77,7 +77,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("kind", ["plain", "improved", "cached"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.long) for kind in ("plain", "improved")), "cached"]
+)
 def test_two_processes_have_the_gradients_of_one(kind):
     context = multiprocessing.get_context("spawn")
     queue, port = context.SimpleQueue(), free_port()

@@ -49,6 +49,7 @@ def work(rank, folder, store, queue):
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_two_processes_have_the_gradients_of_one(tmp_path):
     pairs = [replace(pair, hard_negatives=(f"{pair.document} bank", f"{pair.query} loan")) for pair in stub_pairs(96)]
     folder = prepared_stub(tmp_path / "prepared", pairs).folder

@@ -94,7 +94,7 @@ def test_a_better_model_is_the_folder(
     ("adapted", "hybrid", "reason"),
     [
         (0.5, 0.5, "the difference may be chance"),
-        (0.3, 0.9, "it is worse"),
+        pytest.param(0.3, 0.9, "it is worse", marks=pytest.mark.long),
         (0.9, 0.4, "hybrid search finds less, -10.0 points"),
     ],
 )

@@ -86,7 +86,7 @@ def test_what_processes_cannot_divide_is_refused(tmp_path, monkeypatch):
         PhaseConfig(batches_per_update=0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_with_batches_of_their_own_train_as_one_with_both(tmp_path):
     """Some of the batches have no context, and so no probe; the loss scores against the batch of one process alone."""
     start_folder(tmp_path / "start")

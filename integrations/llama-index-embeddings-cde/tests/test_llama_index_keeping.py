@@ -213,7 +213,7 @@ def test_a_pickled_copy_never_makes_a_context(fresh: Fresh) -> None:
         again([TextNode(text=text) for text in sentences(70)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_have_the_same_context_or_raise(fresh: Fresh) -> None:
     texts = sentences(70)
     embedding = fresh()

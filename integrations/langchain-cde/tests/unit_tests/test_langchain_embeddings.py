@@ -56,6 +56,7 @@ def test_how_texts_are_sliced_changes_nothing(embeddings: CDEEmbeddings, texts: 
     np.testing.assert_allclose(sliced, embeddings.embed_documents(texts), atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_process_of_ones_own_embeds_alike(texts: list[str]) -> None:
     bundled = CDEEmbeddings.from_texts(texts)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
