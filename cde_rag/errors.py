@@ -28,7 +28,8 @@ Their classes:
     ├── ContextReusedWarning         a new corpus that is embedded in a context made from another
     ├── TextIndexWarning             a hybrid search that ranks by vectors alone, without a text index
     ├── PendingVectorsWarning        a search by vectors while records wait for theirs
-    └── UnknownFieldWarning          a filter that found nothing and names a field that no record has
+    ├── UnknownFieldWarning          a filter that found nothing and names a field that no record has
+    └── UnreadFilesWarning           files of a folder that were left out, or read in a guessed encoding
 """
 
 import errno
@@ -177,6 +178,10 @@ class PendingVectorsWarning(CDEWarning):
 
 class UnknownFieldWarning(CDEWarning):
     """A filter that found nothing and names a field that no record has."""
+
+
+class UnreadFilesWarning(CDEWarning):
+    """Files of a folder that could not be read, and were left out, or that were read in a guessed encoding."""
 
 
 _LIBRARIES = frozenset(

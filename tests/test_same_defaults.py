@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from cde_rag import AsyncCollection, Collection
 from cde_rag.cli import app, collections
-from cde_rag.errors import CorpusError, StoreError
+from cde_rag.errors import CorpusError, StoreError, UnreadFilesWarning
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.server.chat_routes import ChatRequest
 from cde_rag.server.collection_routes import SearchRequest, found
@@ -90,6 +90,27 @@ def test_a_folder_becomes_one_collection_in_python_and_by_command(tmp_path: Path
         np.testing.assert_allclose(*vectors, atol=1e-6)  # batches are others
         settings = [each.store.manifest().settings for each in (made, opened)]
         assert settings[0] == settings[1]
+
+
+def test_a_bad_file_of_a_folder_is_left_out_as_by_the_command(tmp_path: Path, tiny_folder: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "good.md").write_text("The river rises.")
+    (tmp_path / "docs" / "western.md").write_bytes("Un été à la rivière, déjà fini.".encode("cp1252"))
+    (tmp_path / "docs" / "bad.md").write_bytes(bytes(range(256)))
+    command = ["index", str(tmp_path / "docs"), str(tmp_path / "by_command"), "--model", str(tiny_folder)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    with pytest.warns(UnreadFilesWarning) as warned:
+        made = Collection.from_files(tmp_path / "docs", store=tmp_path / "in_python", model=tiny_folder)
+    messages = " ".join(str(one.message) for one in warned)
+    assert "bad.md" in messages
+    assert "western.md" in messages
+    with made, Collection.open(tmp_path / "by_command", model=tiny_folder) as opened:
+        records = list(made.scroll())
+        assert records == list(opened.scroll())
+        assert {record.metadata["source"] for record in records} == {"docs/good.md", "docs/western.md"}
+    with pytest.raises(CorpusError, match=r"bad\.md"):
+        Collection.from_files(tmp_path / "docs" / "bad.md", store=tmp_path / "named", model=tiny_folder)
+    assert not (tmp_path / "named").exists()
 
 
 def test_files_make_a_new_collection_or_none(tmp_path: Path, tiny_folder: Path) -> None:

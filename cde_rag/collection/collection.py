@@ -253,6 +253,8 @@ class Collection(ProcessBound):
     ) -> "Collection":
         """Make a collection of files and folders, as `cde-rag index` makes it without options.
 
+        A file of a folder that cannot be read is left out.
+
         To bring it up to date with changed files, call `collection.add_records(RecordReader(*sources))`.
 
         Args:
@@ -263,13 +265,15 @@ class Collection(ProcessBound):
             on_progress: Called after each write, every few seconds.
 
         Raises:
-            CorpusError: A source that does not exist or cannot be read, or no text in any; nothing is made.
+            CorpusError: A source that does not exist or, named itself, cannot be read, or no text in any; nothing is
+                made.
             MissingExtraError: No store is given, and faiss is not installed; or a file needs the extra `documents`.
             StoreError: There is a collection already: `Collection.open(…)`.
             TypeError: No source.
 
         Warns:
             SmallContextWarning: The sources have fewer than 64 passages.
+            UnreadFilesWarning: Files of a folder were left out, or files were read in a guessed encoding.
 
         Example:
             >>> import tempfile
@@ -286,12 +290,14 @@ class Collection(ProcessBound):
                 'Expected files or folders, found none: Collection.from_files("docs/", store="docs.faiss").'
             )
         place = _new_store(store)
-        loaded, reader = as_model(model, options), RecordReader(*sources)
+        loaded = as_model(model, options)
+        reader = RecordReader(*sources, skip_bad="in folders", guess_encoding=True)
         reader.count_with(partial(loaded.count_tokens, windows=False), loaded.identity.max_length)
         sample = (embedded_text(record) for record in reader)
         embedder = ContextualEmbedder.from_corpus(sample, model=loaded, options=options.of_loaded)
         made = cls.create(place, embedder, parent_key=reader.fields.parent if embedder.max_siblings else None)
         made.add_records(reader, on_progress=on_progress)
+        reader.warn_of_unread()
         return made
 
     @classmethod

@@ -16,14 +16,14 @@ from typing import Final, Literal
 
 from cde_rag._files import given_path, written
 from cde_rag._validation import check_list, check_positive
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, UnreadFilesWarning, warn_user
 from cde_rag.field_names import names_of
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
-from cde_rag.readers.decoding import Fallback
+from cde_rag.readers.decoding import GUESS, Fallback
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.pages import CODE, MARKDOWN, PAGES, TEXT
 from cde_rag.readers.passages import (
@@ -211,6 +211,23 @@ class RecordReader:
             f"{where}: {reason}{f' (and {count - 1:,} more)' if count > 1 else ''}"
             for (_, reason), (where, count) in self._faults.items()
         ]
+
+    def warn_of_unread(self) -> None:
+        """Warn of what the latest iteration passed over or guessed.
+
+        Warns:
+            UnreadFilesWarning: Bad records or files were left out, or files were read in a guessed encoding.
+        """
+        if self.skipped:
+            listed = "".join(f"\n  {line}" for line in self.reports)
+            warn_user(f"Left out {self.skipped:,} bad records or files:{listed}", UnreadFilesWarning)
+        if guessed := list(dict.fromkeys(self.guessed)):
+            others = f" and {len(guessed) - 1:,} more" if len(guessed) > 1 else ""
+            warn_user(
+                f"Not UTF-8, and read as {GUESS} by a guess: {guessed[0]}{others}. If that is wrong, convert them to "
+                'UTF-8, or name the encoding: RecordReader(…, reading=ReadingRules(encoding="NAME")).',
+                UnreadFilesWarning,
+            )
 
     def _report(self, where: str, reason: str) -> None:
         fault = _PLACE.sub("", where), reason
