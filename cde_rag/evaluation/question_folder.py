@@ -135,7 +135,7 @@ def read_questions(folder: Path, name: str, pages: Container[str]) -> tuple[Judg
     Args:
         folder: Folder of the corpus.
         name: Name of the corpus.
-        pages: Paths of its pages.
+        pages: Paths of its pages, or of the files that `unpack` wrote.
 
     Raises:
         CorpusError: As `read_corpora`.
@@ -150,9 +150,12 @@ def read_questions(folder: Path, name: str, pages: Container[str]) -> tuple[Judg
             raise CorpusError(f"{where}: the id {question.id!r} came before. Give each question its own.")
         if not question.by_quote:
             raise CorpusError(f"{where}: expected answers with page and quote, found others. They are of a collection.")
-        if lost := next((answer.page for answer in question.answers if answer.page not in pages), None):
+        places = [one if one.page in pages else replace(one, page=file_of(one.page)) for one in question.answers]
+        if lost := next(
+            (old.page for old, new in zip(question.answers, places, strict=True) if new.page not in pages), None
+        ):
             raise CorpusError(f"{where}: no page {lost!r} in {folder}. Add the page, or remove the answer.")
-        questions[question.id] = question
+        questions[question.id] = replace(question, answers=tuple(places))
     if not questions:
         raise CorpusError(f"{path}: no questions in it. Add some, or remove the file.")
     return tuple(questions.values())
@@ -186,8 +189,20 @@ def page_names(folder: Path) -> frozenset[str]:
     return frozenset(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
+def file_of(page: str) -> str:
+    """Return the path of the file that a page is unpacked to: a section of a page ends as that page does.
+
+    Example:
+        >>> file_of("faq.md#what-is-it")
+        'faq#what-is-it.md'
+    """
+    whole = PurePosixPath(page).suffix
+    suffix, mark, _ = whole.partition("#")
+    return page.removesuffix(whole) + whole.removeprefix(suffix) + suffix if mark else page
+
+
 def unpack(pages: Mapping[str, str], folder: Path) -> None:
-    """Write pages as files below a folder; files that are there with the same text are left as they are.
+    """Write pages as files below a folder, named by `file_of`; files with the same text are left as they are.
 
     Args:
         pages: Text by path.
@@ -197,7 +212,7 @@ def unpack(pages: Mapping[str, str], folder: Path) -> None:
         CorpusError: A path leads out of the folder, or is no name of a file.
     """
     for page, text in pages.items():
-        parts, path = PurePosixPath(page).parts, folder / page
+        parts, path = PurePosixPath(page).parts, folder / file_of(page)
         if not parts or ".." in parts or PurePosixPath(page).is_absolute() or "\0" in page:
             raise CorpusError(f"expected paths of pages in their folder, found {page!r:.80}. Rename the page.")
         try:

@@ -11,6 +11,7 @@ import pytest
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion, read_judged_questions
 from cde_rag.evaluation.question_folder import page_names, read_questions, unpack
+from cde_rag.readers import RecordReader
 
 
 def written(path: Path, *rows: dict[str, Any]) -> Path:
@@ -91,6 +92,19 @@ def test_questions_of_a_folder_of_pages_have_quotes(tmp_path: Path) -> None:
     written(tmp_path / "questions.jsonl", {"question": "a?", "answers": [{"id": "x.md#0"}]})
     with pytest.raises(CorpusError, match=r"line 1: expected answers with page and quote"):
         read_questions(tmp_path, "mine", ["x.md"])
+
+
+def test_pages_that_are_sections_are_unpacked_as_files_that_are_read(tmp_path: Path) -> None:
+    pages = {"faq.md#rain": "Rain falls.", "faq.md#snow": "Snow falls.", "other.md": "Neither."}
+    answers = [[{"page": page, "quote": text}] for page, text in pages.items()]
+    written(tmp_path / "questions.jsonl", *({"question": f"{at}?", "answers": one} for at, one in enumerate(answers)))
+    unpack(pages, tmp_path / "pages")
+    files = page_names(tmp_path / "pages")
+    assert files == {"faq#rain.md", "faq#snow.md", "other.md"}
+    assert {each.text for each in RecordReader(tmp_path / "pages")} == set(pages.values())
+    asked = [one.answers[0].page for one in read_questions(tmp_path, "mine", files)]
+    assert asked == ["faq#rain.md", "faq#snow.md", "other.md"]
+    assert [one.answers[0].page for one in read_questions(tmp_path, "mine", pages)] == list(pages)
 
 
 def test_pages_are_unpacked_below_their_folder_alone(tmp_path: Path) -> None:
