@@ -17,6 +17,7 @@ from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.question_folder import SITES, read_corpora
 from cde_rag.evaluation.ranking import Ranking, rank_hybrid, rank_vectors
 from cde_rag.models import CDEModel
+from cde_rag.models.runtimes.runtime_choice import Runtime
 from lab.experiments.laboratory import Laboratory
 
 CONTEXTS = ("own", "null")
@@ -91,7 +92,7 @@ def read_judged(folders: Sequence[Path], *, split: str = "", passages: int = 0) 
 
 
 def system_rankings(
-    system: System, corpora: Sequence[JudgedPassages], cache: Path, *, seed: int
+    system: System, corpora: Sequence[JudgedPassages], cache: Path, *, seed: int, runtime: Runtime = "torch"
 ) -> Iterator[dict[str, list[Ranking]]]:
     """Yield the rankings of each corpus, by vectors and hybrid.
 
@@ -100,8 +101,9 @@ def system_rankings(
         corpora: Passages and questions.
         cache: Folder of vectors, by which a stopped call resumes.
         seed: Random seed of the contexts.
+        runtime: Runtime of the models.
     """
-    laboratory = Laboratory(CDEModel.from_pretrained(system.model, runtime="torch"), [], cache, seed)
+    laboratory = Laboratory(CDEModel.from_pretrained(system.model, runtime=runtime), [], cache, seed)
     for data in corpora:
         space = laboratory.null() if system.context == "null" else laboratory.space(data.texts)
         queries, documents = space.queries(data.queries), space.documents(data.texts)
@@ -114,7 +116,12 @@ def system_rankings(
 
 
 def score_rows(
-    systems: Sequence[System], corpora: Sequence[JudgedPassages], cache: Path, *, seed: int = 0
+    systems: Sequence[System],
+    corpora: Sequence[JudgedPassages],
+    cache: Path,
+    *,
+    seed: int = 0,
+    runtime: Runtime = "torch",
 ) -> list[ScoreRow]:
     """Score systems on all parts of the questions; gains are over the first system.
 
@@ -123,10 +130,12 @@ def score_rows(
         corpora: At least one.
         cache: Folder of vectors.
         seed: Random seed of the contexts.
+        runtime: Runtime of the models.
     """
     scores: dict[tuple[System, str], list[AnswerScores]] = {}
     for system in systems:
-        for data, found in zip(corpora, system_rankings(system, corpora, cache, seed=seed), strict=True):
+        rankings_of = system_rankings(system, corpora, cache, seed=seed, runtime=runtime)
+        for data, found in zip(corpora, rankings_of, strict=True):
             for by, rankings in found.items():
                 scores.setdefault((system, by), []).append(answer_scores(data, rankings))
     rows: list[ScoreRow] = []

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cde_rag.evaluation.question_folder import QuestionCorpus, read_corpora
+from cde_rag.models.runtimes.runtime_choice import RUNTIMES
 from cde_rag_training.questions.published_questions import publish
 from lab.experiments.question_scores import CONTEXTS, ScoreRow, System, read_judged, score_rows
 from lab.experiments.result_tables import write_table
@@ -71,6 +72,7 @@ def main() -> None:
     scoring.add_argument("--context", action="append", choices=CONTEXTS, help="own (default) or null; repeatable")
     scoring.add_argument("--split", default="", help="corpora of this split only, such as dev")
     scoring.add_argument("--passages", type=int, default=0, help="about so many passages of a corpus; 0: all")
+    scoring.add_argument("--runtime", choices=RUNTIMES, default="torch", help="runtime of the models")
     scoring.add_argument("--cache", type=Path, default=Path("vectors"), help="folder of vectors, to resume")
     scoring.add_argument("--output", type=Path, help="CSV of all rows")
     scoring.add_argument("--json", action="store_true", help="print the rows as JSON")
@@ -81,7 +83,8 @@ def main() -> None:
         sys.stdout.write(f"{arguments.output}: {arguments.output.stat().st_size:,} bytes\n")
         return
     corpora = read_judged(arguments.folders, split=arguments.split, passages=arguments.passages)
-    rows = score_rows(systems_of(arguments.model, arguments.context or ["own"]), corpora, arguments.cache)
+    systems = systems_of(arguments.model, arguments.context or ["own"])
+    rows = score_rows(systems, corpora, arguments.cache, runtime=arguments.runtime)
     if arguments.output is not None:
         write_table(arguments.output, rows)
     lines = [json.dumps([row._asdict() for row in rows], indent=1)] if arguments.json else [HEAD, *map(shown, rows)]

@@ -144,6 +144,19 @@ def test_rows_have_means_and_intervals_of_each_part(corpora: list[JudgedPassages
     assert named.gain == pytest.approx(np.mean([one[1:10:2].mean() for one in gains]))
 
 
+def test_runtimes_give_the_same_scores(corpora: list[JudgedPassages], tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    system = System("tiny", str(start_folder(tmp_path / "start")), "own")
+    by_torch, by_openvino = (
+        score_rows([system], corpora, tmp_path / runtime, runtime=runtime) for runtime in ("torch", "openvino")
+    )
+    assert [row.answers for row in by_openvino] == pytest.approx([row.answers for row in by_torch], abs=0.02)
+    of_torch, of_openvino = (
+        {path.read_bytes() for path in (tmp_path / runtime).rglob("*.safetensors")} for runtime in ("torch", "openvino")
+    )
+    assert of_torch != of_openvino
+
+
 def test_a_part_keeps_answers(folder: Path, corpora: list[JudgedPassages]) -> None:
     few = read_judged([folder], split="dev", passages=14)[0]
     assert len(few.passages) == 14
