@@ -45,6 +45,19 @@ def test_convex_equals_the_slow_way(by_vectors: Scored, by_words: Scored, weight
     assert all(-1e-12 <= score <= 1 + 1e-12 for _, score in found)
 
 
+@given(vectors, words, weights, st.sampled_from(FUSIONS))
+def test_hits_without_a_vector_stand_as_by_words_alone(
+    by_vectors: Scored, by_words: Scored, weight: float, fusion: Any
+) -> None:
+    unknown = {id_ for id_, _ in by_words} - {id_ for id_, _ in by_vectors}
+    found = dict(fuse(by_vectors, by_words, weight=weight, fusion=fusion, unknown=unknown))
+    known = dict(fuse(by_vectors, by_words, weight=weight, fusion=fusion))
+    alone = dict(fuse([], by_words, weight=0.0, fusion=fusion))
+    if weight < 1:
+        expected = {id_: alone[id_] if id_ in unknown else score for id_, score in known.items()}
+        assert found == pytest.approx(expected)
+
+
 @given(vectors, words, weights, st.integers(-64, 64), st.sampled_from([0.25, 0.5, 2, 8]), st.sampled_from([0.5, 4]))
 def test_convex_knows_no_unit(
     by_vectors: Scored, by_words: Scored, weight: float, shift: int, scale: float, other: float

@@ -193,6 +193,19 @@ def test_a_search_without_a_budget_embeds_nothing(birds: Collection):
     assert birds.embedder.embedded
 
 
+def test_waiting_hits_stand_by_their_words_where_no_vector_is_made(birds: Collection):
+    """Passages that have vectors do not go before all that wait."""
+    birds.add_records(birds_of(60), embed="later")
+    birds.embed_pending(limit=30)
+    birds.embed_budget_ms = 0
+    waiting = {row.record.id for row in birds.store.scroll() if not row.digest}
+    assert len(waiting) == 30
+    for id_ in sorted(waiting):
+        assert birds.search(f"number {id_}", k=1)[0].id == id_
+    by_words = [hit.id for hit in birds.search("heron", k=60, by="bm25") if hit.id in waiting]
+    assert [hit.id for hit in birds.search("heron", k=60) if hit.id in waiting] == by_words != []
+
+
 def test_the_budget_ends_the_embedding_in_the_order_of_bm25(birds: Collection):
     birds.add_records(birds_of(60), embed="later")
     clock = map(float, range(1000))

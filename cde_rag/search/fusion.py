@@ -1,6 +1,6 @@
 """Fusion of a ranking by vectors and one by BM25, convex or by reciprocal ranks; maximal marginal relevance (MMR)."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -43,6 +43,7 @@ def fuse(
     fusion: Fusion = "convex",
     weight: float | None = None,
     candidates: int = CANDIDATES,
+    unknown: Container[Key] = frozenset(),
 ) -> list[tuple[Key, float]]:
     """Fuse two rankings into one, best first; equal scores are ranked by vectors first, then by words.
 
@@ -57,6 +58,7 @@ def fuse(
         weight: Weight w of the vectors, from 0 to 1; by default 0.65 for "convex", chosen on development sets, and 0.5
             for "reciprocal_ranks".
         candidates: Number of hits that were requested of each side.
+        unknown: Hits by words that have no vector yet: their score by words stands for the one by vectors, too (ours).
 
     Raises:
         TypeError: A weight that is no number.
@@ -70,12 +72,13 @@ def fuse(
     """
     weight = check_fusion(fusion, weight)
     sums: dict[Key, float] = {}
-    for share, hits, cut in ((weight, vectors, True), (1 - weight, words, len(words) >= candidates)):
+    sides = ((weight, vectors, True, 0.0), (1 - weight, words, len(words) >= candidates, weight))
+    for share, hits, cut, of_unknown in sides:
         if share > 0:
             scores = [score for _, score in hits]
             shares = _min_max(scores, from_zero=not cut) if fusion == "convex" else _reciprocal(len(hits))
             for (id_, _), one in zip(hits, shares, strict=True):
-                sums[id_] = sums.get(id_, 0.0) + share * one
+                sums[id_] = sums.get(id_, 0.0) + (share + of_unknown if id_ in unknown else share) * one
     return sorted(sums.items(), key=lambda one: -one[1])
 
 

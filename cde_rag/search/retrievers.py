@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, SupportsFloat, TypeAlias, runtime_checkable
@@ -178,12 +178,13 @@ class HybridRetriever:
                 return [state.hits(self._fused(*sides, known)[:limit]) for sides in zip(near, written, strict=True)]
             looked_at = _looked_at(state, written)
             vectors_of, missing = self.on_demand.known(state, list(looked_at), embedder)
+            waiting = {looked_at[each.row.record.id] for each in missing}
             found: list[list[Hit]] = []
             for query, by_vectors, by_words in zip(vectors, near, written, strict=True):
                 keys = {looked_at[id_]: vector for id_, vector in vectors_of.items()}
                 made = [Found(hit.key, _dot(keys[hit.key], query)) for hit in by_words if hit.key in keys]
                 both = sorted([*by_vectors, *made], key=lambda one: -one.score)[: self.candidates]
-                found.append(Hits(state.hits(self._fused(both, by_words, None)[:limit]), pending - len(made)))
+                found.append(Hits(state.hits(self._fused(both, by_words, None, waiting)[:limit]), pending - len(made)))
             return found
 
         try:
@@ -199,10 +200,16 @@ class HybridRetriever:
             )
             return self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where)
 
-    def _fused(self, vectors: Sequence[Found], words: Sequence[Found], known: ScoreCalibration | None) -> list[Found]:
+    def _fused(
+        self,
+        vectors: Sequence[Found],
+        words: Sequence[Found],
+        known: ScoreCalibration | None,
+        waiting: Container[Hashable] = frozenset(),
+    ) -> list[Found]:
         read = {found.key: found.record for found in (*words, *vectors) if found.record is not None}
         near, written = ([(found.key, found.score) for found in side] for side in (vectors, words))
-        best = fuse(near, written, fusion=self.fusion, weight=self.weight, candidates=self.candidates)
+        best = fuse(near, written, fusion=self.fusion, weight=self.weight, candidates=self.candidates, unknown=waiting)
         if known is not None:
             best = known.scaled(best, near, written, self.weight)
         return [Found(key, score, read.get(key)) for key, score in best]
