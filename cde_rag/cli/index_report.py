@@ -64,7 +64,7 @@ def print_batch(batch: Batch, path: str, documents: int, counts: dict[str, int],
     if as_json:
         print_json_line({"documents": documents, **counts, **asdict(batch)})
         return
-    done = {"read": batch.read, "removed": batch.removed}
+    done = {"read": batch.read, "removed": batch.removed, "no text in": batch.empty}
     files = "".join(f"; {verb} {_named(names)}" for verb, names in done.items() if names)
     typer.echo(printable(f"{_result(path, documents, counts)}{files}"))
 

@@ -120,7 +120,7 @@ class FolderWatch:
         return events
 
     def _is_meant(self, change: int, name: str) -> bool:
-        """Return True for a change of a file that the reader may read, for a new folder, and for a path that is gone."""
+        """Return True for a file that the reader may read, a folder that is new, and a path that is gone."""
         path = Path(name)
         if self._own is not None and path.is_relative_to(self._own):
             return False
