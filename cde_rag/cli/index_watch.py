@@ -87,6 +87,7 @@ class FolderWatch:
             deleted = counts["deleted"] + (len(gone) if removed else 0)
             self._print(batch, collection, {**counts, "deleted": deleted})
             reader.reading = reader.decided  # all batches alike, without another look at all files
+            reader.skip_bad = True  # one bad record keeps no other file from being read
             collection.close()
             typer.echo(printable(f"Watching {', '.join(map(str, self._folders))}. Ctrl-C ends it."), err=True)
             while True:
@@ -152,12 +153,13 @@ class FolderWatch:
         try:
             with closing(collection):
                 self._bring(frozenset(self._due), collection) if self._due else self._fill(collection)
-        except CorpusError as error:  # of a file's records; or of texts that the model refuses, when all else is done
-            self._due, self._unfilled = set(), False
-            self._say(f"{error} The next change is read as ever.")
         except CDEError as error:
             if _is_gone(collection.store):
                 raise
+            if isinstance(error, CorpusError) and not self._due:  # texts that the model refuses; all else is done
+                self._unfilled = False
+                self._say(str(error))
+                return
             self._not_before = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, PAUSES_S[1])
             self._say(f"{error} It is tried again.")
@@ -230,7 +232,7 @@ class FolderWatch:
         left = f"{len(self._due):,} changes are not read" if self._due else ""
         with suppress(StoreError):  # another process holds it
             if pending := collection.pending:
-                left = f"{in_passages(pending)} wait for their vectors"
+                left = f"{pending:,} of {in_passages(collection.count())} wait for their vectors"
         again = f"; {left}, until the same command runs again" if left else ""
         typer.echo(f"Stopped watching. {shown_place(self._path)} is searchable{again}.", err=True)
 

@@ -1,11 +1,12 @@
 """index --watch: a folder that changes, a process that follows it, and what the collection holds after each change."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 from test_cli_process import COMMAND
 from tiny import WORDS
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cde_rag.cli import app
+from cde_rag.errors import StoreError
 from cde_rag.readers import RecordReader
 from cde_rag.search.searcher import bm25_searcher
 from cde_rag.stores.kinds import store_at
+from cde_rag.stores.store_calls import StoreCalls
 
 pytest.importorskip("watchfiles")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is a signal here")
@@ -174,30 +177,124 @@ def test_a_store_that_another_process_holds_is_written_when_it_is_free(docs: Pat
     assert stored(place) == read(docs)
 
 
-def test_it_ends_where_the_folder_is_gone_and_begins_with_what_changed_meanwhile(
-    docs: Path, tmp_path: Path, model_folder: Path
-):
-    place = tmp_path / "store.faiss"
-    with watching(docs, place, model_folder) as watcher:
-        watcher.line()
-        watcher.wait_for_error("Ctrl-C ends it.")
-        docs.rename(tmp_path / "elsewhere")
-        assert watcher.process.wait(WAIT_S) == 1
-        assert (
-            f"Error: {docs}: expected a folder, found: No such file or directory. Its passages stay." in watcher.errors
-        )
-    assert len(stored(place)) == 4
-    (tmp_path / "elsewhere").rename(docs)
+Step = Callable[[], Iterable[Path]]
+
+
+@pytest.fixture
+def watch(run: Any, docs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Watch the folder in this process through some steps, each of which returns the paths that it changed."""
+
+    def watched(*steps: Step, options: Sequence[str] = (), code: int = 0) -> Result:
+        left = iter(steps)
+
+        def events(*_: object, **__: object) -> Generator[set[tuple[int, str]], None, None]:
+            yield set()
+            for step in left:
+                yield {(1, str(path)) for path in step()}
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("watchfiles.watch", events)
+        monkeypatch.setattr("cde_rag.cli.index_watch.PAUSES_S", (0.0, 0.0))
+        return run("index", docs, docs.parent / "store.faiss", "--watch", "--no-progress", *options, code=code)
+
+    return watched
+
+
+def nothing() -> list[Path]:
+    return []
+
+
+def test_it_begins_with_what_was_removed_before(docs: Path, watch: Callable[..., Result]):
+    place = docs.parent / "store.faiss"
+    watch()
     for number in (0, 1, 2):
         (docs / f"{number}.md").unlink()
-    with watching(docs, place, model_folder) as watcher:
-        assert watcher.line() == f"{place}: 4 passages (1 unchanged)"
-        assert "Files are gone that have 3 of 4 passages, and the passages stay: docs/0.md, docs/1.md" in watcher.errors
-        assert watcher.stop() == 0
-    with watching(docs, place, model_folder, "--yes") as watcher:
-        assert watcher.line().startswith(f"{place}: 1 passage (1 unchanged, 3 deleted); removed docs/0.md, docs/1.md")
-        assert watcher.stop() == 0
+    kept = watch()
+    assert kept.stdout == f"{place}: 4 passages (1 unchanged)\n"
+    named = "the passages stay: docs/0.md, docs/1.md, docs/2.md. If that is right, run the same command with --yes."
+    assert f"Files are gone that have 3 of 4 passages, and {named}" in kept.stderr
+    deleted = watch(options=["--yes"])
+    files = "docs/0.md, docs/1.md, docs/2.md"
+    assert deleted.stdout == f"{place}: 1 passage (1 unchanged, 3 deleted); removed {files}\n"
     assert stored(place) == read(docs)
+
+
+def test_it_ends_where_the_folder_is_gone(docs: Path, watch: Callable[..., Result]):
+    ended = watch(lambda: [docs.rename(docs.parent / "elsewhere")], code=1)
+    assert f"Error: {docs}: expected a folder, found: No such file or directory. Its passages stay." in ended.stderr
+    assert len(stored(docs.parent / "store.faiss")) == 4
+
+
+def test_another_folder_in_its_place_is_read(docs: Path, watch: Callable[..., Result]):
+    other = docs.parent / "other"
+    shutil.copytree(docs, other)
+    (other / "0.md").unlink()
+    (other / "1.md").write_text("# Built\n\nBuilt anew.\n")
+
+    def exchange() -> list[Path]:
+        docs.rename(docs.parent / "before")
+        other.rename(docs)
+        return []
+
+    last = watch(exchange, nothing).stdout.splitlines()[-1]
+    assert "3 passages (1 replaced, 2 unchanged, 1 deleted)" in last
+    assert last.endswith("; removed docs/0.md")
+    assert stored(docs.parent / "store.faiss") == read(docs)
+
+
+def test_a_change_that_cannot_be_written_is_tried_again(
+    docs: Path, watch: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+):
+    tries, fill = list[None](), StoreCalls.add_pending
+
+    def failing(*arguments: Any, **options: Any) -> int:
+        tries.append(None)
+        if len(tries) in (2, 3):  # of the first run, of the change, and of its second try
+            raise StoreError("The disk is full.")
+        return fill(*arguments, **options)
+
+    def change() -> list[Path]:
+        (docs / "0.md").write_text("# Changed\n\nChanged now.\n")
+        return [docs / "0.md"]
+
+    monkeypatch.setattr(StoreCalls, "add_pending", failing)
+    done = watch(change, nothing, nothing, nothing)
+    assert "4 passages (1 replaced, 1 pending); read docs/0.md\n" in done.stdout
+    assert done.stderr.count("The disk is full. It is tried again.") == 1
+    assert len(tries) == 4
+    assert stored(docs.parent / "store.faiss") == read(docs)
+
+
+def test_ctrl_c_while_vectors_are_made_leaves_a_searchable_collection(
+    docs: Path, run: Any, watch: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: Any, **__: Any) -> int:
+        raise KeyboardInterrupt
+
+    def change() -> list[Path]:
+        (docs / "0.md").write_text("# Changed\n\nChanged now.\n")
+        monkeypatch.setattr(StoreCalls, "add_pending", interrupted)
+        return [docs / "0.md"]
+
+    done, place = watch(change), docs.parent / "store.faiss"
+    monkeypatch.undo()
+    waits = "1 of 4 passages wait for their vectors, until the same command runs again."
+    assert done.stderr.endswith(f"Stopped watching. {place} is searchable; {waits}\n")
+    assert [hit.text for hit in bm25_searcher(store_at(str(place))).search("changed", 3)] == [read(docs)["docs/0.md#0"]]
+    run("index", docs, place)
+    assert stored(place) == read(docs)
+
+
+def test_one_bad_file_keeps_no_other_from_being_read(docs: Path, watch: Callable[..., Result]):
+    def change() -> list[Path]:
+        rows = [{"id": "a", "text": "One."}, {"id": "a", "text": "Another."}]
+        (docs / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (docs / "z.md").write_text("After it.")
+        return [docs / "rows.jsonl", docs / "z.md"]
+
+    done = watch(change)
+    assert "6 passages (2 added, 1 skipped); read docs/z.md\n" in done.stdout
+    assert f"{docs / 'rows.jsonl'}, line 2: the id 'a' came before" in done.stderr
 
 
 @pytest.mark.parametrize(
