@@ -16,8 +16,8 @@ _ROWS = frozenset({".csv", ".jsonl", ".ndjson", ".parquet", ".tsv"})  # suffixes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Files that changed while a folder is watched.
+class ChangedFiles:
+    """Files of folders that changed, by what became of them.
 
     Attributes:
         read: Documents that were read.
@@ -59,7 +59,7 @@ def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: 
         typer.echo(_result(path, documents, counts))
 
 
-def print_batch(batch: Batch, path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:
+def print_batch(batch: ChangedFiles, path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:
     """Print the changes of a batch, on one line."""
     if as_json:
         print_json_line({"documents": documents, **counts, **asdict(batch)})

@@ -12,7 +12,7 @@ import typer
 from cde_rag._files import user_path
 from cde_rag.cli.collections import has_words
 from cde_rag.cli.index_report import (
-    Batch,
+    ChangedFiles,
     documents_of,
     print_batch,
     print_noted,
@@ -83,7 +83,7 @@ class FolderWatch:
             if missing_documents(collection.store, reader):
                 gone = gone_passages(collection.store, reader, self._folders)
             removed, kept = self._deleted(collection, gone)
-            batch = Batch(removed=removed, kept=kept, empty=reader.empty_files, faults=reader.reports)
+            batch = ChangedFiles(removed=removed, kept=kept, empty=reader.empty_files, faults=reader.reports)
             deleted = counts["deleted"] + (len(gone) if removed else 0)
             self._print(batch, collection, {**counts, "deleted": deleted})
             reader.reading = reader.decided  # all batches alike, without another look at all files
@@ -182,7 +182,7 @@ class FolderWatch:
         self._due -= due
         counts = {**asdict(report), "skipped": reader.skipped}
         counts["deleted"] += len(found) if removed else 0
-        batch = Batch(
+        batch = ChangedFiles(
             read=list(reader.documents), removed=removed, kept=kept, empty=reader.empty_files, faults=reader.reports
         )
         try:
@@ -218,7 +218,7 @@ class FolderWatch:
         collection.delete(list(gone))
         return documents, []
 
-    def _print(self, batch: Batch, collection: "Collection", counts: dict[str, int]) -> None:
+    def _print(self, batch: ChangedFiles, collection: "Collection", counts: dict[str, int]) -> None:
         counts = {**counts, "pending": collection.pending}
         print_batch(batch, self._path, collection.count(), counts, as_json=self._as_json)
 
