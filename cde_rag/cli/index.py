@@ -94,7 +94,7 @@ def index(
         bool,
         typer.Option(
             "--watch",
-            help="Then follow the folders until Ctrl-C: read changed files again, and delete the passages of removed "
+            help="Follow the folders after the run, until Ctrl-C: read changed files again, and delete passages of removed "
             "ones. Needs the extra watch.",
         ),
     ] = False,

@@ -17,7 +17,7 @@ _ROWS = frozenset({".csv", ".jsonl", ".ndjson", ".parquet", ".tsv"})  # suffixes
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedFiles:
-    """Files of folders that changed, by what became of them.
+    """Changed files of folders, and the documents that were read and removed for them.
 
     Attributes:
         read: Documents that were read.

@@ -149,7 +149,7 @@ class FolderWatch:
                 return
 
     def _try(self, collection: "Collection") -> None:
-        """Bring the changes into the collection; what fails is said once, and tried again later."""
+        """Bring the changes into the collection; a failure is said once, and all is tried again later."""
         try:
             with closing(collection):
                 self._bring(frozenset(self._due), collection) if self._due else self._fill(collection)
