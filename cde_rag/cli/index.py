@@ -94,8 +94,8 @@ def index(
         bool,
         typer.Option(
             "--watch",
-            help="Follow the folders after the run, until Ctrl-C: read changed files again, and delete passages of removed "
-            "ones. Needs the extra watch.",
+            help="Follow the folders after the run, until Ctrl-C: read changed files again, and delete passages of "
+            "removed ones. Needs the extra watch.",
         ),
     ] = False,
     dry_run: Annotated[
