@@ -938,6 +938,46 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path: Path, skip_bad
     assert len(list(RecordReader(tmp_path / "way", skip_bad=True))) == 2
 
 
+PLACES = (
+    "page.md",
+    "inside/page.md",
+    "inside/deep/a.md",
+    "inside/rows.csv",
+    "inside/picture.png",
+    ".hidden/a.md",
+    "way",
+)
+
+
+@given(
+    names=st.sets(st.sampled_from((*PLACES, ".", "inside", "inside/deep", "way/page.md", "gone.md", "inside/~$a.md")))
+)
+def test_only_what_is_named_of_a_folder_is_read(tmp_path_factory: pytest.TempPathFactory, names: set[str]) -> None:
+    """Read so, a part of a folder gives the records that the folder gives, whichever files and folders are named."""
+    folder = tmp_path_factory.mktemp("parts") / "docs"
+    for name in PLACES[:-1]:
+        written(folder, name, f"text\nThe file {name}.\n".encode())
+    (folder / "way").symlink_to("inside")  # is not followed
+    reader = RecordReader(folder)
+    everything = list(reader)
+    assert [record.id for record in everything][:3] == [
+        "docs/inside/deep/a.md#0",
+        "docs/inside/page.md#0",
+        "docs/page.md#0",
+    ]
+    assert len(everything) == 4
+    reader.only = frozenset(folder.resolve() / name for name in names)
+    inside = {f"docs/{name}" for name in names}
+
+    def is_named(record: Record) -> bool:
+        source = Path(record.metadata.get("source", "docs/inside/rows.csv"))
+        return "docs/." in inside or any(each.as_posix() in inside for each in (source, *source.parents))
+
+    assert list(reader) == list(filter(is_named, everything))
+    reader.only = None
+    assert list(reader) == everything
+
+
 class Counting(io.BytesIO):
     """A file that notes how much was asked of it at once."""
 

@@ -44,6 +44,7 @@ EXTRAS = {  # of pyproject.toml
     "tensorboard": ("tensorboard",),
     "torch": ("torch",),
     "transformers": ("torch", "transformers"),
+    "watch": ("watchfiles",),
 }
 TEXTS = ("Swifts sleep on the wing.", "A sourdough starter needs flour, water and a week.", "The tram leaves at noon.")
 QUERY = "How is bread made to rise?"

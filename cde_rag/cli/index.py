@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cde_rag._files import user_path
 from cde_rag.cli.collections import CollectionArgument, RayOption, WorkersOption
 from cde_rag.cli.index_run import IndexOptions, plan, run, run_on_ray
 from cde_rag.cli.output import JsonOption, ProgressOption
@@ -87,7 +88,15 @@ def index(
         bool, typer.Option("--sync", help="Afterwards delete passages that are not in the sources.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Let --sync delete more than half of the passages without confirmation.")
+        bool, typer.Option("--yes", help="Let --sync or --watch delete more than half of the passages unconfirmed.")
+    ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Follow the folders after the run, until Ctrl-C: read changed files again, and delete passages of "
+            "removed ones. Needs the extra watch.",
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the numbers of records to add, embed and delete; write nothing.")
@@ -181,9 +190,9 @@ def index(
     context. Unchanged documents are not embedded again: to resume an interrupted command, run it again.
 
     A record replaces the stored one with the same id. A text file that is read again replaces all its passages; one
-    that cannot be read keeps them, and so does one that left its folder, until --sync. The id of a passage consists of
-    the folder's name and the file's path in it (docs/guide/start.md#0), also if such a file is given by itself later,
-    or else of the file's absolute path (/home/me/start.md#0).
+    that cannot be read keeps them, and so does one that left its folder, until --sync or --watch. The id of a passage
+    consists of the folder's name and the file's path in it (docs/guide/start.md#0), also if such a file is given by
+    itself later, or else of the file's absolute path (/home/me/start.md#0).
 
     \b
     Examples:
@@ -194,6 +203,7 @@ def index(
       # also delete documents that left the folder
       cde-rag index docs/ docs.faiss --sync
       cde-rag index docs/ docs.faiss --sync --dry-run  # show the changes first
+      cde-rag index docs/ docs.faiss --watch  # keep it in step with the folder
       cde-rag index src/ code.faiss --code --as-text .toml
       # headings in front of each passage
       cde-rag index docs/ docs.faiss --headers section
@@ -238,8 +248,12 @@ def index(
         yes=yes,
         workers=workers,
         shown=progress,
+        watch=watch,
         as_json=as_json,
     )
+    if watch:
+        others = {"--ray": ray is not None, "--dry-run": dry_run, "--strict": strict}
+        _check_watch(sources, [name for name, given in others.items() if given])
     if ray is not None:
         _check_ray("-" in sources or skip_bad or sync or dry_run or bool(as_text) or tenant is not None)
         run_on_ray(reader, options, ray)
@@ -275,6 +289,14 @@ def _check_ray(excluded: bool) -> None:
     if excluded:
         named = "--skip-bad, --sync, --dry-run, --as-text, --tenant and - for stdin do not go with it"
         raise typer.BadParameter(named, param_hint="--ray")
+
+
+def _check_watch(sources: list[str], excluded: list[str]) -> None:
+    if excluded:
+        raise typer.BadParameter(f"{excluded[0]} does not go with it; leave one of them out", param_hint="--watch")
+    if other := next((source for source in sources if not user_path(source).is_dir()), None):
+        found = f"expected folders, found {other}; name the folder that it is in, or leave --watch out"
+        raise typer.BadParameter(found, param_hint="--watch")
 
 
 def _check_together(

@@ -1,10 +1,11 @@
 """Messages and results of the command index."""
 
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import typer
 
-from cde_rag.cli.output import in_passages, print_json, printable, shown_place
+from cde_rag.cli.output import in_passages, print_json, print_json_line, printable, shown_place
 from cde_rag.errors import how_to_install
 
 if TYPE_CHECKING:
@@ -12,6 +13,25 @@ if TYPE_CHECKING:
     from cde_rag.readers import RecordReader
 
 _ROWS = frozenset({".csv", ".jsonl", ".ndjson", ".parquet", ".tsv"})  # suffixes of records
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedFiles:
+    """Changed files of folders, and the documents that were read and removed for them.
+
+    Attributes:
+        read: Documents that were read.
+        removed: Documents whose passages were deleted, since their files are gone.
+        kept: Documents whose files are gone, too, and whose passages stay.
+        empty: Files without a text, whose passages stay.
+        faults: Reasons of files and records that cannot be used, whose passages stay.
+    """
+
+    read: list[str] = field(default_factory=list[str])
+    removed: list[str] = field(default_factory=list[str])
+    kept: list[str] = field(default_factory=list[str])
+    empty: list[str] = field(default_factory=list[str])
+    faults: list[str] = field(default_factory=list[str])
 
 
 def print_skipped(reader: "RecordReader") -> None:
@@ -36,13 +56,26 @@ def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: 
     if as_json:
         print_json({"documents": documents, **counts})
     else:
-        found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
-        typer.echo(f"{shown_place(path)}: {in_passages(documents)} ({found})")
+        typer.echo(_result(path, documents, counts))
+
+
+def print_batch(batch: ChangedFiles, path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:
+    """Print the changes of a batch, on one line."""
+    if as_json:
+        print_json_line({"documents": documents, **counts, **asdict(batch)})
+        return
+    done = {"read": batch.read, "removed": batch.removed, "no text in": batch.empty}
+    files = "".join(f"; {verb} {_named(names)}" for verb, names in done.items() if names)
+    typer.echo(printable(f"{_result(path, documents, counts)}{files}"))
+
+
+def _result(path: str, documents: int, counts: dict[str, int]) -> str:
+    found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
+    return f"{shown_place(path)}: {in_passages(documents)} ({found})"
 
 
 def print_unread(reader: "RecordReader") -> None:
     """Print how many files of the folders are not read, by suffix, guessed encodings, and empty files."""
-    from cde_rag.readers.decoding import GUESS
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import as_text_options, beir_remedy
 
@@ -56,6 +89,13 @@ def print_unread(reader: "RecordReader") -> None:
             remedy += f" To read them, add {options}."
         remedy += "".join(map(beir_remedy, reader.folders))
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
+    print_noted(reader)
+
+
+def print_noted(reader: "RecordReader") -> None:
+    """Print guessed encodings, and empty files."""
+    from cde_rag.readers.decoding import GUESS
+
     if guessed := list(dict.fromkeys(reader.guessed)):
         found = f"Not UTF-8, and read as {GUESS} by a guess: {_named(guessed)}."
         typer.echo(printable(f"{found} If that is wrong, name the encoding: --encoding NAME."), err=True)

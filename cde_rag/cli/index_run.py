@@ -53,6 +53,7 @@ class IndexOptions:
         yes: Also more than half of them.
         workers: Processes that embed; None for this one.
         shown: Whether progress is shown; None where there is a terminal.
+        watch: Go on with the changes of the folders.
         as_json: Print JSON.
     """
 
@@ -71,6 +72,7 @@ class IndexOptions:
     yes: bool
     workers: int | None
     shown: bool | None
+    watch: bool
     as_json: bool
 
 
@@ -96,9 +98,13 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         CorpusError: There are no documents.
         StoreError: The collection was made with other options, or cannot be written.
     """
+    from cde_rag.cli.index_watch import FolderWatch
     from cde_rag.indexing.replacement import missing_documents
     from cde_rag.readers.reading_rules import NEWEST
 
+    watch = None
+    if options.watch:  # before any file is read
+        watch = FolderWatch(reader, options.path, yes=options.yes, shown=options.shown, as_json=options.as_json)
     try:
         _check_found(reader, options)
         store = at(options.path) if options.tenant is None else _tenant(reader, options.tenant, options)
@@ -111,14 +117,16 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         others = _others(opened, reader, yes=options.yes) if options.sync else {}
         with on_workers(opened, options.workers, None):
             report = _add(opened, reader, total, options)
-        deleted = _delete_others(opened, reader, others)
+            deleted = _delete_others(opened, reader, others)
+            if report.truncated and reader.splits and reader.decided.tokens is None:
+                read_all = f"Of text files --max-tokens {NEWEST.tokens} makes passages that the model reads completely."
+                typer.echo(read_all, err=True)
+            counts = {**asdict(report), "skipped": reader.skipped, "deleted": report.deleted + deleted}
+            if watch is not None:
+                watch.follow(opened, counts)
+                return
         documents = opened.count()
         print_missing(missing_documents(opened.store, reader))
-    if report.truncated and reader.splits and reader.decided.tokens is None:
-        typer.echo(
-            f"Of text files --max-tokens {NEWEST.tokens} makes passages that the model reads completely.", err=True
-        )
-    counts = {**asdict(report), "skipped": reader.skipped, "deleted": report.deleted + deleted}
     print_result(options.path, documents, counts, as_json=options.as_json)
 
 

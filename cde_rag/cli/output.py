@@ -67,6 +67,11 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
+def print_json_line(value: object) -> None:
+    """Print one JSON value on a line, in ASCII."""
+    typer.echo(json.dumps(value))
+
+
 def hits_json(hits: "Sequence[Hit]") -> dict[str, Any]:
     """Return the JSON object of search results: `{"hits": [{"id", "score", "title", "text", "metadata"}]}`."""
     return {"hits": [asdict(hit) for hit in hits]}
@@ -234,7 +239,7 @@ def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Upda
     from tqdm import tqdm
 
     if shown is None and not sys.stderr.isatty():
-        yield _lines_of(label, unit)
+        yield progress_lines(label, unit)
         return
     shown = shown is not False
     with ExitStack() as stack:
@@ -250,7 +255,7 @@ def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Upda
         yield update
 
 
-def _lines_of(label: str, unit: str) -> Update:
+def progress_lines(label: str, unit: str) -> Update:
     """Return an update function that prints a line on stderr at most every ten seconds."""
     started = told = time.monotonic()
 

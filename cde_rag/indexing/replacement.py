@@ -11,7 +11,7 @@ with some of their text.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from cde_rag.errors import StoreError
@@ -211,6 +211,29 @@ def missing_documents(store: Store, reader: RecordReader) -> list[str]:
         path = file_of(row.record.metadata)
         found[source] = path is not None and any(map(path.is_relative_to, folders)) and not path.is_file()
     return [source for source, missing in found.items() if missing]
+
+
+def gone_passages(store: Store, reader: RecordReader, paths: Iterable[Path]) -> dict[str, str]:
+    """Return the stored passages of files at or below some paths that are gone, by id, each with its document.
+
+    Args:
+        store: Store of a collection.
+        reader: Its `roots` name the files, as after `locate`.
+        paths: Absolute paths of files and folders.
+    """
+    found, there = dict[str, str](), dict[Path, bool]()
+    for path in paths:
+        for name in {PurePosixPath(source_of(path, reader.roots)[PARENT_KEY]).as_posix(), path.as_posix()}:
+            where = {"or": [{PARENT_KEY: name}, {PARENT_KEY: {"gte": f"{name}/", "lt": f"{name}0"}}]}  # 0 follows /
+            for row in store.scroll(where=where):
+                source, file = document_of(row.record), file_of(row.record.metadata)
+                if source is None or file is None or not file.is_relative_to(path):
+                    continue
+                if file not in there:
+                    there[file] = file.is_file()
+                if not there[file]:
+                    found[row.record.id] = source
+    return found
 
 
 def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,14 +117,35 @@ class PassageRules:
     fallback: Fallback = STRICT
 
 
-def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset(), reading: ReadingRules = NEWEST) -> FolderFiles:
-    """List the files below a folder; links to folders are not followed. `as_text` and `reading` as in `kind_of`."""
+def is_hidden(path: Path) -> bool:
+    """Return True for a path, relative to a folder, that reading the folder leaves out: hidden, or a lock of Office."""
+    return any(part.startswith(_HIDDEN) for part in path.parts)
+
+
+def folder_files(
+    folder: Path,
+    as_text: AbstractSet[str] = frozenset(),
+    reading: ReadingRules = NEWEST,
+    only: Iterable[Path] | None = None,
+) -> FolderFiles:
+    """List the files below a folder; links to folders are not followed.
+
+    Args:
+        folder: The folder.
+        as_text: As in `kind_of`.
+        reading: As in `kind_of`.
+        only: Absolute paths of the files, and of folders with the files, to list; None for all.
+    """
     errors, files, unread = list[OSError](), list[Path](), dict[Path, str]()
-    for place, folders, names in os.walk(folder, onerror=errors.append):
+    starts = [folder] if only is None else list(_inside(folder, only))
+    named = [] if only is None else [start for start in starts if not start.is_dir()]
+    walks = (os.walk(start, onerror=errors.append) for start in starts if start not in named)
+    for place, folders, names in chain.from_iterable(walks):
         folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
         links = (path for name in folders if (path := Path(place, name)).is_symlink())
         unread |= dict.fromkeys(links, "link to a folder")
         files += [Path(place, name) for name in names if not name.startswith(_HIDDEN)]
+    files = list(dict.fromkeys([*files, *named]))  # a file may be named, and be in a folder that is
     kinds = {"text", "markdown", "document"} if documents.readable() else {"text", "markdown"}
     chosen = {path: kind_of(path.relative_to(folder), as_text, reading) in kinds for path in files}
     read = [path for path in files if chosen[path]]
@@ -132,6 +154,18 @@ def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset(), reading:
     others = set(read) - set(readable)
     unread |= {path: "pipe, socket or device" if path.exists() else "link to nothing" for path in others}
     return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), unread, errors)
+
+
+def _inside(folder: Path, paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield those of some absolute paths that are read with a folder, as paths below it."""
+    real = folder.resolve()
+    for path in paths:
+        if path.is_relative_to(real) and not is_hidden(below := path.relative_to(real)):
+            place = folder / below
+            if place == folder or (
+                place.parent.resolve() == path.parent and not (place.is_symlink() and place.is_dir())
+            ):
+                yield place
 
 
 def beir_remedy(folder: Path) -> str:
@@ -191,7 +225,12 @@ def document_name(record: Record, parent_key: str | None) -> str:
 
 
 def folder_passages(
-    folder: Path, rules: PassageRules, roots: Iterable[Path] = (), *, needed: bool = True
+    folder: Path,
+    rules: PassageRules,
+    roots: Iterable[Path] = (),
+    *,
+    needed: bool = True,
+    only: Iterable[Path] | None = None,
 ) -> Iterator[Found]:
     """Yield the passages of all readable files below a folder, by path; hidden files are skipped.
 
@@ -204,15 +243,16 @@ def folder_passages(
         rules: How files become passages.
         roots: As of `source_of`.
         needed: False if the folder has other files to read, so that none of these is needed.
+        only: As of `folder_files`; then none is needed, either.
 
     Raises:
         CorpusError: There is no such file, and it is needed.
     """
     whole = folder.resolve()
-    files = folder_files(folder, rules.as_text, rules.reading)
+    files = folder_files(folder, rules.as_text, rules.reading, only)
     for error in files.errors:
         yield str(error.filename), UnusableError(f"not readable: {error.strerror}")
-    if not files.readable and needed:
+    if not files.readable and needed and only is None:
         suffixes, extra = (MARKDOWN | TEXT | rules.as_text) - {""}, ""
         if documents.readable():
             suffixes |= DOCUMENTS

@@ -92,6 +92,8 @@ class RecordReader:
     Attributes:
         reading: As given; may be set.
         fields: As given; may be set, such as to the parent of the collection that the records go to.
+        only: Absolute paths of the files, and of folders with the files, that iterations read of the folders among the
+            sources; None, which is the default, for all. May be set.
         documents: Number of passages of each document that the latest iteration read, by `source`; each is known before
             the document's first passage comes.
         files: The files among the sources that are split into passages.
@@ -149,6 +151,7 @@ class RecordReader:
         self.empty_files: list[str] = []
         self._faults: dict[tuple[str, str], tuple[str, int]] = {}  # by file and reason: the first place, and how many
         self.keys: set[str] = set()
+        self.only: frozenset[Path] | None = None
         self._sources = [_checked(source, self._as_text) for source in sources]
         self.documents: dict[str, int] = {}
         self.folders = [path for path in self._sources if path.is_dir()]
@@ -251,6 +254,10 @@ class RecordReader:
         unread = {place(path): kind for files in inside for path, kind in files.unread.items()}
         return Counter(kind for path, kind in unread.items() if path not in read)
 
+    def may_read(self, path: Path) -> bool:
+        """Return True for a name of a file that some folder's reading takes: a text, a document or a file of rows."""
+        return self._is_split(path) or _format(path) in TABLES
+
     def count_with(self, count_tokens: Callable[[Sequence[str]], int], window: int | None) -> None:
         """Count the tokens of a model from now on.
 
@@ -294,8 +301,8 @@ class RecordReader:
     def _read(self, path: Path) -> Iterator[Found]:
         if path.is_dir():
             rules = self.rules()
-            found = self._tables(path, folder_files(path, self._as_text, rules.reading))
-            yield from self._counted(folder_passages(path, rules, self.roots, needed=not found))
+            found = self._tables(path, folder_files(path, self._as_text, rules.reading, self.only))
+            yield from self._counted(folder_passages(path, rules, self.roots, needed=not found, only=self.only))
             for table in found:
                 yield from self._rows_of_folder(table, path)
         elif self._is_split(path):

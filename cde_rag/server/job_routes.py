@@ -1,4 +1,4 @@
-"""Routes of jobs: moves of a collection, files, drift and tuning, with their progress and cancellation."""
+"""Routes of jobs: moves of a collection, vectors, files, drift and tuning, with their progress and cancellation."""
 
 from dataclasses import asdict
 from functools import partial
@@ -75,6 +75,17 @@ async def start_rollback(name: str, service: Serving, _: NoFields | None = None)
         return asdict(_unbatched(served).rollback(on_progress=on_progress))
 
     return accepted(await in_thread(service.jobs.start, "rollback", name, run))
+
+
+@router.post("/collections/{name}/embed-pending", status_code=202)
+async def start_embed_pending(name: str, service: Serving, _: NoFields | None = None) -> Json:
+    """Start to make the vectors that records wait for, such as those of an interrupted `cde-rag index`."""
+    served = service.registry.collection(name)
+
+    def run(on_progress: OnProgress) -> dict[str, Any]:
+        return asdict(_unbatched(served).embed_pending(on_progress=on_progress))
+
+    return accepted(await in_thread(service.jobs.start, "embed-pending", name, run))
 
 
 @router.post("/collections/{name}/drift", status_code=202)

@@ -27,7 +27,7 @@ class Job:
     """A run over a collection.
 
     Attributes:
-        kind: "recontextualize", "rollback", "drift", "tune", "upload" or "reindex".
+        kind: "recontextualize", "rollback", "embed-pending", "drift", "tune", "upload" or "reindex".
         collection: Name of the collection.
         subject: Name of the file or document; None of the others.
         id: Its id.

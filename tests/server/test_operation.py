@@ -547,7 +547,7 @@ def test_a_body_that_is_not_said_to_be_json_is_told_the_header(server: Running) 
             assert "Content-Type: application/json" in response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("path", ["rollback", "drift"])
+@pytest.mark.parametrize("path", ["rollback", "drift", "embed-pending"])
 def test_fields_of_a_job_that_has_none_are_refused(unchanged: Running, path: str) -> None:
     found = unchanged.post(f"/v1/collections/papers/{path}", {"generation": 1}, 400)
     assert found["error"]["code"] == "unknown_field"

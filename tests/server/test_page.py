@@ -591,6 +591,21 @@ def test_files_are_dropped_and_read_again(tmp_path: Path, browser: Browser) -> N
         page.close()
 
 
+@needs_a_browser
+def test_a_button_makes_the_vectors_that_passages_wait_for(server: Running, browser: Browser) -> None:
+    papers = server.service.registry.collection("papers").collection
+    papers.add(["river", "bank"], metadata=[{"book": "more"}] * 2, embed="later")
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    expect(visit.page.locator("#summary")).to_contain_text("2 passages wait for vectors")
+    visit.page.get_by_role("button", name="Make these vectors").click()
+    expect(visit.page.locator("#outcome")).to_contain_text("Made the vectors of 2 passages.", timeout=60_000)
+    expect(visit.page.locator("#jobs li")).to_contain_text("Make vectors")
+    expect(visit.page.locator("#fill")).to_be_hidden()
+    assert papers.pending == 0
+    assert visit.errors == []
+    visit.page.close()
+
+
 DROP = """([text, name]) => {
   const dataTransfer = new DataTransfer();
   dataTransfer.items.add(new File([text], name));

@@ -12,7 +12,7 @@ import pytest
 from intact import damages
 from served import Running
 
-from cde_rag import Collection, FunctionEmbedder
+from cde_rag import Collection, FunctionEmbedder, Record
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.readers import RecordReader, conversion, parquet_check
@@ -132,6 +132,21 @@ def test_judgments_are_a_set_that_evaluate_reads(server: Running, tmp_path: Path
     assert set(found.corpus.parents) == {f"b{i}" for i in range(10)}
     error = server.post("/v1/collections/papers/judgments", {"judgments": judged[1:2]}, 400)["error"]
     assert "Mark one first" in error["message"]
+
+
+def test_vectors_that_passages_wait_for_are_made_by_a_job(server: Running) -> None:
+    """As of an interrupted `cde-rag index`; after it they are the vectors that `add` makes at once."""
+    papers = server.service.registry.collection("papers").collection
+    nothing = ended(server, server.post("/v1/collections/papers/embed-pending", {}, 202))
+    assert nothing["result"] == {"embedded": 0, "truncated": 0, "pending": 0}
+    more = [Record(f"more{number}", f"river bank {'boat ' * number}", "", {"book": "more"}) for number in range(6)]
+    papers.add_records(more, embed="later")
+    assert server.get("/ready")["pending"] == 6
+    job = ended(server, server.post("/v1/collections/papers/embed-pending", {}, 202))
+    assert (job["status"], job["result"]) == ("succeeded", {"embedded": 6, "truncated": 0, "pending": 0})
+    assert (job["done"], job["total"]) == (46, 46)
+    assert server.get("/ready")["pending"] == 0
+    assert damages(papers) == []
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")

@@ -11,6 +11,7 @@ const KINDS = {
   reindex: "Read a file again",
   recontextualize: "Make a new context",
   rollback: "Roll back",
+  "embed-pending": "Make vectors",
   drift: "Measure the gain of a new context",
   tune: "Tune the ranking",
 };
@@ -59,6 +60,7 @@ export async function describe() {
   byId("summary").textContent =
     `${counted(found.documents, "passage")} in ${overview.complete ? "" : "more than "}` +
     `${counted(overview.documents, "document")}${disk} · model ${found.model}${pending}`;
+  byId("fill").hidden = !found.pending;
   byId("files").accept = overview.suffixes.join(",");
   const documents = overview.suffixes.includes(".pdf") ? "PDF, HTML, Word, PowerPoint, " : "";
   byId("formats").textContent =
@@ -109,6 +111,7 @@ function outcomeOf(job) {
   const found = job.result;
   if (job.kind === "recontextualize") return `Moved to a new context: ${counted(found.embedded, "passage")} embedded.`;
   if (job.kind === "rollback") return "Back in the context before.";
+  if (job.kind === "embed-pending") return `Made the vectors of ${counted(found.embedded, "passage")}.`;
   if (job.kind === "drift") {
     const range = `${points(found.gain)} points of NDCG@10, 90 % interval ${found.interval.map(points).join(" to ")}`;
     return found.pays ? `A new context would find more: ${range}.` : `No gain to expect: keep the context (${range}).`;
@@ -235,7 +238,7 @@ async function watch(job, label) {
 }
 
 function lock(is) {
-  const buttons = byId("view-library").querySelectorAll("#move button, #tune, .actions button");
+  const buttons = byId("view-library").querySelectorAll("#move button, #tune, #fill, .actions button");
   for (const button of [...buttons, byId("files")]) button.disabled = is;
   if (!is) describeTuning();
 }
@@ -334,6 +337,7 @@ byId("move").addEventListener("submit", (event) => {
   event.preventDefault();
   run("recontextualize", { seed: Number(byId("seed").value) || 0 }, "Embedding in the new context");
 });
+byId("fill").addEventListener("click", () => run("embed-pending", {}, "Making vectors"));
 byId("rollback").addEventListener("click", () => run("rollback", {}, "Rolling back"));
 byId("drift").addEventListener("click", () => run("drift", {}, "Measuring the gain of a new context"));
 byId("cancel").addEventListener("click", async () => {
