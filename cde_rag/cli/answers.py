@@ -260,8 +260,11 @@ def _indexes(
     from cde_rag.evaluation.answer_systems import JudgedIndex
     from cde_rag.evaluation.question_folder import page_names, read_questions
 
+    from cde_rag.cli.index_report import notes_once
+
     for folder, site in corpora:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(notes_once())
             pages, place = pages_of(folder, work / site.name)
             questions = read_questions(folder, site.name, page_names(pages))
             indexes: list[JudgedIndex] = []
