@@ -242,6 +242,24 @@ def test_documents_that_cannot_be_read_for_lack_of_their_extra_are_kept(
         assert list(unread_passages(collection.store, RecordReader(docs))) == ["docs/left.html#0"]
 
 
+def test_files_that_cannot_be_read_are_kept_and_files_that_are_gone_are_not(
+    docs: Path, tmp_path: Path, embedder: Embedder
+):
+    link = tmp_path / "link.md"
+    write(tmp_path / "target.md", 1)
+    link.symlink_to(tmp_path / "target.md")
+    with created(FaissStore(tmp_path / "docs.faiss"), embedder) as papers:
+        papers.add_records(reader(docs, link))
+        for bad in (docs / "a.md", tmp_path / "target.md"):
+            bad.write_bytes(b"\xff\xfa river")
+        (docs / "guide/c.txt").write_text("")
+        (docs / "guide/b.md").unlink()
+        again = reader(docs, link, skip_bad=True)
+        gone = set(unread_passages(papers.store, again).values())
+        assert gone == {"docs/guide/b.md", "docs/guide/c.txt"}  # as --sync says of files without text
+        assert (again.bad_files, again.bad_rows) == ([docs / "a.md", link], 0)
+
+
 def test_rows_are_upserted_by_id(tmp_path: Path, embedder: Embedder):
     path = tmp_path / "rows.csv"
     path.write_text("id,text,source\nx#0,the river,x\nx#1,the bank,x\n")

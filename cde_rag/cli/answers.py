@@ -257,11 +257,13 @@ def _indexes(
     corpora: "Sequence[tuple[Path, Site]]", work: Path, options: AnswerOptions
 ) -> "Iterator[list[JudgedIndex]]":
     """Yield the indexes of each corpus, which are closed when the next one is taken."""
+    from cde_rag.cli.index_report import notes_once
     from cde_rag.evaluation.answer_systems import JudgedIndex
     from cde_rag.evaluation.question_folder import page_names, read_questions
 
     for folder, site in corpora:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(notes_once())
             pages, place = pages_of(folder, work / site.name)
             questions = read_questions(folder, site.name, page_names(pages))
             indexes: list[JudgedIndex] = []

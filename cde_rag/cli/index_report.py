@@ -1,5 +1,8 @@
 """Messages and results of the command index."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from cde_rag.readers import RecordReader
 
 _ROWS = frozenset({".csv", ".jsonl", ".ndjson", ".parquet", ".tsv"})  # suffixes of records
+_noted: ContextVar[set[str] | None] = ContextVar("_noted", default=None)  # notes that were printed; None for no record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +38,32 @@ class ChangedFiles:
     faults: list[str] = field(default_factory=list[str])
 
 
+@contextmanager
+def notes_once() -> Generator[None, None, None]:
+    """Print each note on files only once in this context, in which several indexes are made of the same files."""
+    token = _noted.set(set())
+    try:
+        yield
+    finally:
+        _noted.reset(token)
+
+
+def _note(text: str) -> None:
+    """Print a note on files."""
+    noted = _noted.get()
+    if noted is None or text not in noted:
+        typer.echo(text, err=True)
+    if noted is not None:
+        noted.add(text)
+
+
 def print_skipped(reader: "RecordReader") -> None:
     """Print the records that could not be used."""
     if reader.skipped:
-        typer.echo(f"Skipped {reader.skipped} bad records:", err=True)
-        for line in reader.reports:
-            typer.echo(printable(f"  {line}"), err=True)
+        lines = [f"Skipped {reader.bad_in_words()}:", *(f"  {line}" for line in reader.reports)]
         if any("not UTF-8" in line for line in reader.reports):
-            typer.echo("To read texts in another encoding, add --encoding NAME.", err=True)
+            lines.append("To read texts in another encoding, add --encoding NAME.")
+        _note("\n".join(map(printable, lines)))
 
 
 def searchable(documents: int, pending: int, *, stopped: bool) -> str:
@@ -88,7 +110,7 @@ def print_unread(reader: "RecordReader") -> None:
         if options := as_text_options(unread):
             remedy += f" To read them, add {options}."
         remedy += "".join(map(beir_remedy, reader.folders))
-        typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
+        _note(printable(f"Files not read: {kinds}.{remedy}"))
     print_noted(reader)
 
 
@@ -98,10 +120,10 @@ def print_noted(reader: "RecordReader") -> None:
 
     if guessed := list(dict.fromkeys(reader.guessed)):
         found = f"Not UTF-8, and read as {GUESS} by a guess: {_named(guessed)}."
-        typer.echo(printable(f"{found} If that is wrong, name the encoding: --encoding NAME."), err=True)
+        _note(printable(f"{found} If that is wrong, name the encoding: --encoding NAME."))
     if reader.empty_files:
         stored = "Passages that are stored of them stay; --sync deletes them."
-        typer.echo(printable(f"Files without text: {_named(reader.empty_files)}. {stored}"), err=True)
+        _note(printable(f"Files without text: {_named(reader.empty_files)}. {stored}"))
 
 
 def warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:

@@ -163,9 +163,10 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
         return {"documents": 0, "added": new, "embedded": new, "skipped": reader.skipped, **nothing}
     opened, _ = _open(store, reader, options)
     with opened:
-        if options.sync and reader.skipped:
-            typer.echo(f"--sync would delete nothing, since {reader.skipped} bad records were passed over.", err=True)
-        others = unread_passages(opened.store, reader) if options.sync and not reader.skipped else {}
+        others = unread_passages(opened.store, reader) if options.sync else {}
+        if others and reader.bad_rows:
+            typer.echo(f"--sync would delete nothing, since {_passed_over(reader)}.", err=True)
+            others = {}
         counts = asdict(opened.add_records(reader, dry_run=True))
         print_missing([] if options.sync else missing_documents(opened.store, reader))
         if others:
@@ -312,15 +313,15 @@ def _parent_key(embedder: "Embedder", reader: "RecordReader", options: IndexOpti
 
 
 def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> dict[str, str] | None:
-    """Return the ids that `--sync` deletes, each with its document; None if bad records were passed over.
+    """Return the ids that `--sync` deletes, each with its document; None if one may be that of a bad record.
 
     More than half of the passages need confirmation, or `yes`; without a terminal they are refused.
     """
     from cde_rag.indexing.replacement import unread_passages
 
-    if reader.skipped:  # it may be one of these that is to stay
-        return None
     others = unread_passages(collection.store, reader)
+    if others and reader.bad_rows:  # it may be one of these that is to stay
+        return None
     if not yes and _are_most(others, collection):
         would = f"--sync would delete {len(others):,} of {collection.count():,} passages: {documents_of(others)}."
         if not _is_terminal():
@@ -332,12 +333,18 @@ def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> d
 def _delete_others(collection: "Collection", reader: "RecordReader", others: dict[str, str] | None) -> int:
     if others is None:
         raise StoreError(
-            f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
-            "and run the same command again."
+            f"All is added; --sync deleted nothing, since {_passed_over(reader)}. Mend "
+            f"{'it' if reader.bad_rows == 1 else 'them'}, and run the same command again."
         )
     if others:
         typer.echo(printable(f"Deleted, since no longer in the sources: {documents_of(others)}."), err=True)
     return collection.delete(list(others))
+
+
+def _passed_over(reader: "RecordReader") -> str:
+    return (
+        "1 bad record was passed over" if reader.bad_rows == 1 else f"{reader.bad_rows:,} bad records were passed over"
+    )
 
 
 def _are_most(passages: dict[str, str], collection: "Collection") -> bool:

@@ -240,7 +240,8 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     """Return the stored passages that a reader's sources do not have, by id, each with its document, else its id.
 
     Those of documents that the reader has are left out, also under the name of a folder that was renamed: `Replacement`
-    finds them. So are those of files that are there and that are not read for lack of the extra `documents`.
+    finds them. So are those of files that are there and cannot be read: bad ones, and those that need the extra
+    `documents`, where it is missing.
     """
     unreadable = frozenset[str]() if documents.readable() else documents.DOCUMENTS
     kept, files, folders = set[str](), set[Path](), set[str]()
@@ -249,6 +250,7 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
         if document_of(record) is not None and (path := file_of(record.metadata)) is not None:
             files.add(path)
             folders.add(record.metadata.get(FOLDER_KEY, ""))
+    files.update(reader.bad_files, (path.resolve() for path in reader.bad_files))  # a named link's are its target's
     gone = {folder: _former(store, folder) for folder in folders - {""}}
     found: dict[str, str] = {}
     for row in store.scroll():

@@ -104,7 +104,8 @@ class RecordReader:
         empty_files: Files without a text that the latest iteration passed over.
         guessed: Files of the latest iteration that were read in a guessed encoding.
         foreign: Number of records of the latest iteration that are surely not in English.
-        skipped: Number of bad records that the latest iteration skipped.
+        skipped: Number of bad records and files that the latest iteration skipped.
+        bad_files: Absolute paths of the bad files among them that are split into passages.
         keys: The metadata fields that occurred: their keys, for fields of inner objects joined by dots.
 
     Raises:
@@ -146,6 +147,7 @@ class RecordReader:
         self._stored: ReadingRules = NEWEST
         self._counter: tuple[Callable[[Sequence[str]], int], int | None] | None = None
         self.foreign = self.skipped = 0
+        self.bad_files: list[Path] = []
         self._numbers: dict[tuple[Path, Fields, tuple[int, ...]], frozenset[str]] = {}  # columns of each CSV
         self._refused = False  # a fault of the latest iteration is no skipped one
         self.empty_files: list[str] = []
@@ -169,13 +171,13 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[Record]:
         self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
-        self.guessed, self._refused = [], False
+        self.guessed, self.bad_files, self._refused = [], [], False
         self.documents.clear()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
         stopped = False
         for where, found in self._found():
             reason, passed = found, self._is_skipped(where)
-            if isinstance(found, EmptyFileError) and self._is_file_of_folder(where):
+            if self._is_passed_over(where, found):
                 self.empty_files.append(where)
                 continue
             if isinstance(found, Record):
@@ -215,6 +217,16 @@ class RecordReader:
             for (_, reason), (where, count) in self._faults.items()
         ]
 
+    @property
+    def bad_rows(self) -> int:
+        """Number of bad records that the latest iteration skipped, but for files that are split into passages."""
+        return self.skipped - len(self.bad_files)
+
+    def bad_in_words(self) -> str:
+        """Return the numbers of bad files and records that the latest iteration skipped, such as "1 bad file"."""
+        counts = {"bad file": len(self.bad_files), "bad record": self.bad_rows}
+        return " and ".join(f"{count:,} {name}{'s' * (count > 1)}" for name, count in counts.items() if count)
+
     def warn_of_unread(self) -> None:
         """Warn of what the latest iteration passed over or guessed.
 
@@ -223,7 +235,7 @@ class RecordReader:
         """
         if self.skipped:
             listed = "".join(f"\n  {line}" for line in self.reports)
-            warn_user(f"Left out {self.skipped:,} bad records or files:{listed}", UnreadFilesWarning)
+            warn_user(f"Left out {self.bad_in_words()}:{listed}", UnreadFilesWarning)
         if guessed := list(dict.fromkeys(self.guessed)):
             others = f" and {len(guessed) - 1:,} more" if len(guessed) > 1 else ""
             warn_user(
@@ -237,6 +249,10 @@ class RecordReader:
         first, count = self._faults.get(fault, (where, 0))
         if count or len(self._faults) < REPORTS:
             self._faults[fault] = first, count + 1
+
+    def _is_passed_over(self, where: str, found: Record | UnusableError) -> bool:
+        """Return True for a file of a folder that has no text."""
+        return isinstance(found, EmptyFileError) and self._is_file_of_folder(where)
 
     def _is_skipped(self, where: str) -> bool:
         """Return True if a fault at this place is counted and stops nothing."""
@@ -349,11 +365,14 @@ class RecordReader:
             yield str(path), UnusableError(str(error).removeprefix(f"{path}: ").removesuffix("."))
 
     def _counted(self, found: Iterator[Found]) -> Iterator[Found]:
-        """Yield records and faults; the passages of a document are counted before the first one."""
+        """Yield records and faults; a document's passages are counted before the first one, and bad files are noted."""
         for document, group in groupby(found, key=lambda each: _document(each[1])):
             passages = list(group)
             if document is not None:
                 self.documents[document] = len(passages)
+            else:
+                bad = (Path(where) for where, fault in passages if not self._is_passed_over(where, fault))
+                self.bad_files += [path.parent.resolve() / path.name for path in bad if path.is_file()]
             yield from passages
 
     @cached_property

@@ -85,6 +85,16 @@ def test_a_folder_is_indexed_and_answers_are_scored(run, folder: Path, model_fol
     assert set(found["parts"]["all"]["intervals"]["mrr@10"]) >= {"index-null", "index-bm25", "index_vectors-null"}
 
 
+def test_a_page_that_cannot_be_read_is_named_once(run, folder: Path, tmp_path: Path):
+    for each in ("one.pdf", "two.pdf"):
+        (folder / "pages" / each).write_bytes(b"no PDF")
+    indexes = ("--index", "default", "--index", "--alone")
+    arguments = ("evaluate", folder, *indexes, "--system", "bm25", "--work", tmp_path / "work")
+    assert run(*arguments).stderr.count("one.pdf: not readable as .pdf") == 1
+    (folder / "pages" / "two.pdf").unlink()
+    assert run(*arguments).stderr.count("Skipped 1 bad file:") == 1  # the indexes are there
+
+
 def test_people_get_tables_and_advice(run, folder: Path):
     shown = run("evaluate", folder, *OWN).stdout
     assert "9 questions" in shown

@@ -372,11 +372,34 @@ def test_sync_deletes_nothing_where_bad_records_were_passed_over(run, tmp_path: 
     run("index", source, collection)
     source.write_text('{"id": "a", "text": "river"}\n{"id": "b", "text": 7}\n')
     planned = run("index", source, collection, "--skip-bad", "--sync", "--dry-run")
-    assert "--sync would delete nothing, since 1 bad records were passed over" in planned.stderr
+    assert "--sync would delete nothing, since 1 bad record was passed over" in planned.stderr
     assert "There is nothing to do" in planned.stdout
     told = run("index", source, collection, "--skip-bad", "--sync", code=1).stderr
-    assert "--sync deleted nothing, since 1 bad records were passed over" in told
+    assert "--sync deleted nothing, since 1 bad record was passed over" in told
     assert json.loads(run("inspect", collection, "--json").stdout)["documents"] == 2
+
+
+def test_sync_where_nothing_left_needs_no_good_records(run, tmp_path: Path):
+    source = tmp_path / "books.jsonl"
+    source.write_text('{"id": "a", "text": "river"}\n{"id": "b", "text": 7}\n')
+    assert "1 passage (1 added, 1 skipped)" in run("index", source, tmp_path / "p", "--skip-bad", "--sync").stdout
+
+
+def test_sync_deletes_files_that_are_gone_and_keeps_those_that_cannot_be_read(run, tmp_path: Path):
+    folder, collection = tmp_path / "docs", tmp_path / "docs.faiss"
+    folder.mkdir()
+    for name in ("a.md", "b.md", "c.md"):
+        (folder / name).write_text(f"A river {name}.")
+    run("index", folder, collection)
+    (folder / "b.md").unlink()
+    (folder / "c.md").write_bytes(b"\xff\xfe\x00broken")
+    (folder / "d.pdf").write_bytes(b"no PDF")
+    planned = run("index", folder, collection, "--sync", "--dry-run")
+    assert "--sync would delete passages of: docs/b.md" in planned.stderr
+    done = run("index", folder, collection, "--sync", "--yes")
+    assert "Skipped 2 bad files:" in done.stderr
+    assert done.stdout.endswith("2 passages (1 unchanged, 1 deleted, 2 skipped)\n")
+    assert ids(run, collection) == ["docs/a.md#0", "docs/c.md#0"]
 
 
 def test_passages_of_files_without_their_siblings(run, tmp_path: Path):
@@ -466,7 +489,7 @@ def test_a_bad_file_in_a_folder_is_skipped_and_stops_a_strict_run(run, tmp_path:
     assert f"Error: {folder / 'b.md'}: not UTF-8" in stderr
     assert not (tmp_path / "p").exists()
     done = run("index", folder, tmp_path / "p")
-    assert f"Skipped 1 bad records:\n  {folder / 'b.md'}: not UTF-8" in done.stderr
+    assert f"Skipped 1 bad file:\n  {folder / 'b.md'}: not UTF-8" in done.stderr
     assert done.stdout.endswith("1 passages (1 added, 1 skipped)\n") or done.stdout.endswith(
         "1 passage (1 added, 1 skipped)\n"
     )
