@@ -190,6 +190,7 @@ def search(
         --rerank cross-encoder/ms-marco-MiniLM-L6-v2
     """
     from cde_rag.search.fusion import CANDIDATES, Ranking
+    from cde_rag.search.query_language import foreign_query
     from cde_rag.search.searcher import RERANKED, bm25_searcher
     from cde_rag.stores.filters import parse
 
@@ -222,6 +223,8 @@ def search(
         narrowed = offset > 0 or score_threshold is not None
         _say_pending(store, by)
         nothing = "" if hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
+        if nothing and by != "bm25":
+            nothing = f"{nothing} {foreign_query(query, str(store.manifest().settings.get('model', '')))}".strip()
     if scale == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:

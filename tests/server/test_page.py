@@ -20,6 +20,7 @@ from served import Running, make, running, texts
 
 from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag.readers import ReadingRules, RecordReader
+from cde_rag.search.fusion import Ranking
 from cde_rag.server import job_routes
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import CANDIDATES, NullRanker
@@ -36,7 +37,8 @@ def test_the_null_context_ranks_the_candidates(server: Running) -> None:
     null = ContextualEmbedder(server.embedder.model, Context.null(server.embedder.model))
     columns = {one["name"]: one for one in server.post("/v1/collections/papers/compare", {"query": "river"})["columns"]}
     assert list(columns) == ["own", "null", "bm25", "hybrid"]
-    for way, by in (("own", "vectors"), ("bm25", "bm25"), ("hybrid", "hybrid")):
+    ways: dict[str, Ranking] = {"own": "vectors", "bm25": "bm25", "hybrid": "hybrid"}
+    for way, by in ways.items():
         expected = [hit.id for hit in served.collection.searcher(by).search("river")]
         assert [hit["id"] for hit in columns[way]["hits"]] == expected
     records = list(served.collection.scroll())
