@@ -36,7 +36,7 @@ def test_english_code_tables_and_short_texts_are_not_warned_of(text: str):
 
 @pytest.mark.parametrize(
     "query",
-    ["Wie storniere ich eine gebuchte Lieferung?", "Où est mon colis", "¿Dónde está mi pedido?", "Rückgabe", "配送", "заказ"],
+    ["Wie storniere ich eine gebuchte Lieferung?", "Où est mon colis", "¿Dónde está mi pedido?", "Rückgabe", "配送"],
 )
 def test_a_query_of_few_words_in_another_language_names_the_model_that_reads_it(query: str):
     assert not is_english_query(query)
@@ -44,7 +44,9 @@ def test_a_query_of_few_words_in_another_language_names_the_model_that_reads_it(
     assert foreign_query(query, "a-model-of-the-hub") == ""
 
 
-@pytest.mark.parametrize("query", ["cancel a booked delivery", "what is a café", "E-4021", "die casting of the case", "?"])
+@pytest.mark.parametrize(
+    "query", ["how do i cancel", "what is a café", "E-4021", "die casting", "do per diem rates apply?"]
+)
 def test_a_query_in_english_or_of_names_is_left_alone(query: str):
     assert is_english_query(query)
     assert foreign_query(query, "cde-mini-2") == ""

@@ -15,11 +15,13 @@ _OTHER_WORDS: Final = frozenset(
     "sur avec sont el los las una por con para es del como più il della che di sono não um uma os do da em het een van "
     "voor niet zijn nie jest się na że och att det som är inte".split()
 )
-_ASKING: Final = frozenset(  # of queries, which have few words; none that is an English word, too
-    "wie wo wer wann warum welche welcher ich wir mein meine kann comment où quand pourquoi quel quelle mon ma puis cómo "
-    "dónde cuándo qué quién puedo mi come posso quando dove onde como hoe waar wanneer ik mijn jak gdzie kiedy hur när var "
-    "jag".split()
-) - {"come"}
+_ASKING: Final = frozenset(  # words of queries; none that is an English word or a usual name, too
+    "wie wo wer wann warum welche welcher ich wir mein meine kann comment où quand pourquoi quel quelle puis cómo dónde "
+    "cuándo qué quién puedo posso quando dove onde como hoe waar wanneer ik mijn jak gdzie kiedy jag".split()
+)
+_ENGLISH_ASKING: Final = frozenset(
+    "a i my me we our your in on at how what when where why who which do does can could should if no so die per".split()
+)
 _LETTERS: Final = frozenset("äöüßãõąęłśźżåøčřšžőű")  # that words of English do not have, but for names
 
 
@@ -60,6 +62,6 @@ def is_english_query(query: str) -> bool:
     latin = sum(character < "\u0250" for word in words for character in word)
     if latin < sum(map(len, words)) / 2:
         return False
-    ours = sum(word in _ENGLISH_WORDS for word in words)
+    ours = sum(word in _ENGLISH_WORDS or word in _ENGLISH_ASKING for word in words)
     others = sum(word in _OTHER_WORDS or word in _ASKING or not _LETTERS.isdisjoint(word) for word in words)
     return others <= ours

@@ -185,8 +185,8 @@ async def create_chat_completion(request: Request, body: ChatRequest, service: S
 
     The passages stand in `citations`, in a streamed answer in its first event, with the `search_query` that found them.
     Without a language model the answer is the passages and the reason, which also stands in `no_answer`. If nothing
-    is found, `warnings` has the reasons that are known, as a search has them. An answer that breaks off is an error: 502, or an
-    event with `error` in place of `[DONE]`.
+    is found, `warnings` has the reasons that are known, as a search has them. An answer that breaks off is an error:
+    502, or an event with `error` in place of `[DONE]`.
     """
     served = service.registry.collection(named(body.model, service))
     searcher = served.collection.searcher(served.by(body.by or "hybrid"))
