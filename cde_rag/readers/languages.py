@@ -16,7 +16,7 @@ _OTHER_WORDS: Final = frozenset(
     "voor niet zijn nie jest się na że och att det som är inte".split()
 )
 _ASKING: Final = frozenset(  # words of queries; none that is an English word or a usual name, too
-    "wie wo wer wann warum welche welcher ich wir mein meine kann comment où quand pourquoi quel quelle puis cómo dónde "
+    "wie wo wer warum welche welcher ich wir mein meine kann comment où quand pourquoi quel quelle puis cómo dónde "
     "cuándo qué quién puedo posso quando dove onde como hoe waar wanneer ik mijn jak gdzie kiedy jag".split()
 )
 _ENGLISH_ASKING: Final = frozenset(

@@ -666,6 +666,35 @@ def test_a_job_whose_collection_is_left_names_it(
 
 
 @needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_files_that_are_dropped_amid_a_job_wait_for_its_end(server: Running, browser: Browser) -> None:
+    """Be it a job that the page shows, or another program's that began meanwhile."""
+    gates = [threading.Event(), threading.Event()]
+
+    def start(number: int) -> None:
+        server.service.jobs.start("rollback", "papers", lambda _: {"waited": gates[number].wait(60)})
+
+    start(0)
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    page = visit.page
+    expect(page.locator("#job-label")).to_contain_text("Roll back")
+    page.evaluate(DROP, ["A river.", "a.txt"])
+    page.evaluate(DROP, ["A bank.", "b.txt"])
+    expect(page.locator("#waiting")).to_have_text("2 files waiting to be added: a.txt, b.txt.")
+    gates[0].set()
+    expect(page.locator("#outcome")).to_have_text("Passages: 2 added.", timeout=60_000)
+    expect(page.locator("#waiting")).to_be_empty()
+    start(1)
+    page.evaluate(DROP, ["A boat.", "c.txt"])
+    expect(page.locator("#job-label")).to_contain_text("Roll back")
+    expect(page.locator("#waiting")).to_have_text("1 file waiting to be added: c.txt.")
+    gates[1].set()
+    expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
+    expect(page.locator("#summary")).to_contain_text("43 passages")
+    page.close()
+
+
+@needs_a_browser
 def test_without_a_language_model_the_passages_are_shown_with_the_reason(server: Running, browser: Browser) -> None:
     visit = Visit(browser, f"{server.url}/?collection=papers#chat")
     expect(visit.page.locator("#model")).to_contain_text("no language model")

@@ -34,13 +34,14 @@ export async function send(path, { body, raw, method, signal } = {}) {
   }
   if (response.ok) return response;
   if (response.status === 401) byId("access").hidden = false;
-  let message = `The server answered ${response.status}.`;
+  const error = new Error(`The server answered ${response.status}.`);
   try {
-    message = (await response.json()).error.message;
+    const { message, code } = (await response.json()).error;
+    Object.assign(error, { message, code });
   } catch {
     // the answer is another program's, such as a proxy's
   }
-  throw new Error(message);
+  throw error;
 }
 
 export const call = async (path, body, options = {}) => (await send(path, { body, ...options })).json();

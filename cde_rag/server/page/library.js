@@ -16,7 +16,10 @@ const KINDS = {
   tune: "Tune the ranking",
 };
 const UNSTOPPABLE = ["drift", "tune"];
+const MOST_NAMES = 5; // of files that wait
 let watched = null; // the job that is shown
+const waiting = []; // files to add, each with its collection
+let adding = false;
 let listed = 0; // documents
 let changed = async () => {};
 
@@ -74,6 +77,7 @@ export async function describe() {
   if (mine && !watched) {
     await watch(mine, KINDS[mine.kind]).catch(() => {}); // the list of jobs has the reason
     await refreshed(); // the facts above are those from before it ended
+    await addWaiting();
   }
 }
 
@@ -239,7 +243,7 @@ async function watch(job, label) {
 
 function lock(is) {
   const buttons = byId("view-library").querySelectorAll("#move button, #tune, #fill, .actions button");
-  for (const button of [...buttons, byId("files")]) button.disabled = is;
+  for (const button of buttons) button.disabled = is;
   if (!is) describeTuning();
 }
 
@@ -254,6 +258,7 @@ async function run(path, body, label) {
     problem(about(name, error.message));
   }
   await refreshed();
+  await addWaiting();
 }
 
 async function refreshed() {
@@ -265,37 +270,77 @@ async function refreshed() {
   }
 }
 
-// Adds files one after another; one that fails is named, and the others are added.
+// Adds files after those that wait; all go into the collection that is selected now.
 async function upload(files) {
-  if (!files.length || watched) return;
   problem();
+  const collection = selected();
+  waiting.push(...[...files].map((file) => ({ file, collection })));
+  describeWaiting();
+  byId("upload").reset();
+  await addWaiting();
+}
+
+function describeWaiting() {
+  const names = waiting.map(({ file }) => file.name);
+  const more = names.length > MOST_NAMES ? ` and ${number(names.length - MOST_NAMES)} more` : "";
+  byId("waiting").textContent = names.length
+    ? `${counted(names.length, "file")} waiting to be added: ${names.slice(0, MOST_NAMES).join(", ")}${more}.`
+    : "";
+}
+
+// Adds the files that wait, one after another, once no other job runs; one that fails is named, and the others are added.
+async function addWaiting() {
+  if (adding || watched || !waiting.length) return;
+  adding = true;
   byId("outcome").textContent = "";
-  const name = selected(); // all go where the first goes
+  const name = waiting[0].collection;
   const sums = { added: 0, replaced: 0, updated: 0, unchanged: 0, deleted: 0, skipped: 0, doubles: [], reasons: [] };
   const failures = [];
   let place = 0;
   let cancelled = false;
-  for (const file of files) {
-    const label = `Adding ${file.name} (${++place} of ${files.length})`;
-    const path = `${collectionPath(name)}/files?filename=${encodeURIComponent(file.name)}`;
+  while (waiting[0]?.collection === name && !cancelled) {
+    const { file } = waiting[0];
+    const label = `Adding ${file.name} (${++place} of ${place - 1 + waiting.length})`;
     try {
-      const job = await watch(await call(path, undefined, { raw: file, method: "POST" }), label);
-      cancelled = job.status === "cancelled";
+      const job = await sent(file, name);
+      waiting.shift();
+      describeWaiting();
+      const ended = await watch(job, label);
+      cancelled = ended.status === "cancelled";
       if (cancelled) break;
       for (const [key, sum] of Object.entries(sums)) {
-        if (Array.isArray(sum)) sum.push(...(job.result[key] ?? []));
-        else sums[key] += job.result[key] ?? 0;
+        if (Array.isArray(sum)) sum.push(...(ended.result[key] ?? []));
+        else sums[key] += ended.result[key] ?? 0;
       }
     } catch (error) {
+      if (waiting[0]?.file === file) waiting.shift();
       failures.push(error.message.startsWith(file.name) ? error.message : `${file.name}: ${error.message}`);
     }
   }
-  if (failures.length < files.length) {
-    byId("outcome").textContent = about(name, `${cancelled ? "Cancelled. " : ""}${told(sums)}`);
+  const left = cancelled ? waiting.splice(0).map(({ file }) => file.name) : [];
+  describeWaiting();
+  if (failures.length < place) {
+    const dropped = left.length ? `Cancelled. Not added: ${left.join(", ")}. ` : "Cancelled. ";
+    byId("outcome").textContent = about(name, `${cancelled ? dropped : ""}${told(sums)}`);
   }
   if (failures.length) problem(about(name, failures.join(" ")));
-  byId("upload").reset();
+  adding = false;
   await refreshed();
+  await addWaiting();
+}
+
+// Sends a file, after a job of another page or program where one runs; returns the job that adds it.
+async function sent(file, name) {
+  for (;;) {
+    try {
+      const path = `${collectionPath(name)}/files?filename=${encodeURIComponent(file.name)}`;
+      return await call(path, undefined, { raw: file, method: "POST" });
+    } catch (error) {
+      if (error.code !== "job_running") throw error;
+      const other = (await call("v1/jobs")).data.find((job) => job.collection === name && job.status === "running");
+      if (other) await watch(other, KINDS[other.kind]).catch(() => {}); // the list of jobs has the reason
+    }
+  }
 }
 
 async function tried(work) {
