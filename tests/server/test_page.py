@@ -695,6 +695,32 @@ def test_files_that_are_dropped_amid_a_job_wait_for_its_end(server: Running, bro
 
 
 @needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_files_that_a_reload_loses_are_named_until_they_are_dropped_again(server: Running, browser: Browser) -> None:
+    gate = threading.Event()
+    server.service.jobs.start("rollback", "papers", lambda _: {"waited": gate.wait(60)})
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    page = visit.page
+    expect(page.locator("#job-label")).to_contain_text("Roll back")
+    for name in ("a.txt", "b.txt"):
+        page.evaluate(DROP, ["A river.", name])
+    page.reload()
+    said = "2 files were not added, as the page was left: a.txt, b.txt; drop them again."
+    expect(page.locator("#lost-text")).to_have_text(said)
+    gate.set()
+    expect(page.locator("#job")).to_be_hidden()
+    page.evaluate(DROP, ["A river.", "a.txt"])
+    expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
+    page.reload()
+    expect(page.locator("#lost-text")).to_contain_text("as the page was left: b.txt; drop it again.")
+    page.get_by_role("button", name="Dismiss").click()
+    expect(page.locator("#lost")).to_be_hidden()
+    assert page.evaluate("sessionStorage.length") == 0
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
 def test_without_a_language_model_the_passages_are_shown_with_the_reason(server: Running, browser: Browser) -> None:
     visit = Visit(browser, f"{server.url}/?collection=papers#chat")
     expect(visit.page.locator("#model")).to_contain_text("no language model")

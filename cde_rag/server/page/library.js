@@ -20,6 +20,8 @@ const MOST_NAMES = 5; // of files that wait
 let watched = null; // the job that is shown
 const waiting = []; // files to add, each with its collection
 let adding = false;
+const NOTE = "cde-rag unsent"; // key of the names of files that the server does not have yet: a reload loses the files
+let lost = readNote(); // of the page before it was loaded again, each { name, collection }
 let listed = 0; // documents
 let changed = async () => {};
 
@@ -70,6 +72,7 @@ export async function describe() {
     `Markdown, text, ${documents}notebooks, source code; CSV, JSONL and Parquet with a column “text”. ` +
     "A file replaces the document of its name.";
   describeFacts(found);
+  describeLost();
   describeTuning();
   describeJobs(jobs.data.filter((job) => job.collection === name));
   await list();
@@ -280,7 +283,43 @@ async function upload(files) {
   await addWaiting();
 }
 
+function readNote() {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(NOTE) ?? "[]");
+    return kept.filter((one) => typeof one?.name === "string" && typeof one.collection === "string");
+  } catch {
+    return []; // the browser keeps nothing, or another program wrote there
+  }
+}
+
+function writeNote() {
+  const names = [...lost, ...waiting.map(({ file, collection }) => ({ name: file.name, collection }))];
+  try {
+    if (names.length) sessionStorage.setItem(NOTE, JSON.stringify(names));
+    else sessionStorage.removeItem(NOTE);
+  } catch {
+    // a reload then loses them without a word
+  }
+}
+
+// Names the files that a reload lost, until they are dropped again or dismissed.
+function describeLost() {
+  const places = new Set(lost.map((one) => one.collection));
+  const verb = lost.length === 1 ? "was" : "were";
+  const names = lost.map((one) => one.name).join(", ");
+  const again = `drop ${lost.length === 1 ? "it" : "them"} again`;
+  const where = [...places].every((one) => one === selected()) ? "" : ` to ${[...places].join(", ")}`;
+  byId("lost").hidden = !lost.length;
+  byId("lost-text").textContent = lost.length
+    ? `${counted(lost.length, "file")} ${verb} not added${where}, as the page was left: ${names}; ${again}.`
+    : "";
+}
+
 function describeWaiting() {
+  const isAgain = (one) => waiting.some(({ file, collection }) => one.name === file.name && one.collection === collection);
+  lost = lost.filter((one) => !isAgain(one));
+  describeLost();
+  writeNote();
   const names = waiting.map(({ file }) => file.name);
   const more = names.length > MOST_NAMES ? ` and ${number(names.length - MOST_NAMES)} more` : "";
   byId("waiting").textContent = names.length
@@ -353,6 +392,11 @@ async function tried(work) {
 }
 
 byId("files").addEventListener("change", () => upload([...byId("files").files]));
+byId("dismiss").addEventListener("click", () => {
+  lost = [];
+  describeLost();
+  writeNote();
+});
 byId("upload").addEventListener("submit", (event) => event.preventDefault());
 for (const kind of ["dragover", "drop", "dragleave"]) {
   document.addEventListener(kind, (event) => {
