@@ -365,6 +365,32 @@ def test_the_address_names_collection_and_query(server: Running, browser: Browse
     assert again.errors == []
 
 
+@needs_a_browser
+def test_the_address_keeps_the_filters(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers")
+    page = visit.page
+    visit.search("river")
+    page.get_by_label("b3 4", exact=True).check()
+    expect(page.locator("#status")).to_have_text("4 hits.")
+    page.get_by_text("As JSON", exact=True).click()
+    page.get_by_label("Filter as JSON").fill('{"year": {"gte": 2013}}')
+    page.get_by_label("Filter as JSON").press("Tab")
+    expect(page.locator("#status")).to_have_text("3 hits.")
+    page.reload()
+    expect(page.locator("#status")).to_have_text("3 hits.")
+    expect(page.get_by_label("b3 4", exact=True)).to_be_checked()
+    expect(page.locator("#filter-count")).to_have_text(" (2)")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#status")).to_have_text("10 hits.")
+    page.reload()
+    expect(page.locator("#status")).to_have_text("10 hits.")
+    for wrong in ("[1]", "5", "{", '{"book": {"in": 5}}', '{"book": null}', '"a"'):
+        page.goto(f"{server.url}/?collection=papers&q=river&filters={wrong}")
+        expect(page.locator("#status")).to_have_text("10 hits.")
+    assert visit.errors == []
+    page.close()
+
+
 @pytest.fixture
 def llm() -> Generator[FakeLLM, None, None]:
     with fake_llm() as fake:

@@ -20,7 +20,7 @@ async function start() {
   if (!known.length) problem("This server has no collection to search.");
 }
 
-// A page's address names its collection, query and view, so that it can be kept and sent.
+// A page's address names its collection, query, filters and view.
 async function openPage() {
   const asked = new URLSearchParams(location.search);
   await start();
@@ -30,6 +30,11 @@ async function openPage() {
     return;
   }
   await choose();
+  try {
+    await search.restore(asked);
+  } catch (error) {
+    problem(error.message);
+  }
   if (asked.get("q")) search.ask(asked.get("q"), asked.get("compare") === "1");
 }
 
