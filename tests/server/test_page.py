@@ -391,6 +391,25 @@ def test_the_address_keeps_the_filters(server: Running, browser: Browser) -> Non
     page.close()
 
 
+@needs_a_browser
+def test_a_passage_has_an_address_and_its_text_is_copied(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers&q=river")
+    page = visit.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#hits .open").first.click()
+    hit = server.service.registry.collection("papers").collection.search("river", 1)[0]
+    page.get_by_role("button", name="Copy text").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == hit.text
+    page.get_by_role("link", name="Link to this passage").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.locator("dialog article.found")).to_contain_text(hit.text)
+    assert visit.errors == []
+    page.goto(f"{server.url}/?collection=papers&passage=gone")
+    expect(page.get_by_role("alert")).to_have_text("The passage gone is no longer in the collection.")
+    page.close()
+
+
 @pytest.fixture
 def llm() -> Generator[FakeLLM, None, None]:
     with fake_llm() as fake:

@@ -52,6 +52,20 @@ export function download(content, name) {
   URL.revokeObjectURL(url);
 }
 
+// A button that copies a text, which is made when it is pressed.
+export function copier(label, text) {
+  const button = made("button", label, { type: "button", className: "copy" });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "This browser does not let the page copy";
+    }
+  });
+  return button;
+}
+
 const AROUND = [2, 10, 50]; // neighbours on each side, one step after the other
 let opened = null;
 
@@ -62,6 +76,9 @@ export function openPassage(name, hit) {
   byId("passage-path").textContent = where(hit);
   byId("passages").replaceChildren(made("p", "Loading …"));
   byId("wider").hidden = true;
+  const address = new URLSearchParams({ collection: name, passage: hit.id });
+  const link = made("a", "Link to this passage", { href: `?${address}` });
+  byId("passage-actions").replaceChildren(copier("Copy text", () => hit.text), link);
   byId("passage").showModal();
   showAround();
 }
@@ -94,6 +111,13 @@ async function showAround() {
   } catch (error) {
     byId("passages").replaceChildren(made("p", error.message));
   }
+}
+
+// Opens the passage that an address names.
+export async function openNamed(name, id) {
+  const [record] = (await call(`${collectionPath(name)}/records?id=${encodeURIComponent(id)}`)).records;
+  if (!record) throw new Error(`The passage ${id} is no longer in the collection.`);
+  openPassage(name, { ...record, section: record.metadata.section });
 }
 
 export function widen() {

@@ -1,6 +1,6 @@
 // The page: its views, the chosen collection, and the keys that work everywhere.
 import * as chat from "./chat.js";
-import { byId, call, made, problem, selected, widen } from "./common.js";
+import { byId, call, made, openNamed, problem, selected, widen } from "./common.js";
 import * as library from "./library.js";
 import * as search from "./search.js";
 
@@ -32,6 +32,7 @@ async function openPage() {
   await choose();
   try {
     await search.restore(asked);
+    if (asked.get("passage")) await openNamed(selected(), asked.get("passage"));
   } catch (error) {
     problem(error.message);
   }
