@@ -180,16 +180,22 @@ def test_judgments_stay_and_are_saved(server: Running, browser: Browser) -> None
     id_ = page.locator("#hits li").first.get_attribute("data-id")
     page.locator("#hits .right").first.click()
     expect(page.locator("#count")).to_have_text("1 of 20 judged questions")
+    visit.search("bank")
+    page.locator("#hits .wrong").first.click()
+    other = "1 of 20 judged questions; 1 more does not count, as none of its hits is marked as right"
+    expect(page.locator("#count")).to_have_text(other)
+    page.locator("#hits .wrong").first.click()  # takes it back
+    visit.search("river")
     page.reload()
     expect(page.locator(f'li[data-id="{id_}"] .right[aria-pressed=true]')).to_be_visible()
     page.get_by_role("link", name="Tune").click()
-    expect(page.locator("#goal-label")).to_have_text("1 of 20 judged questions for tuning")
+    expect(page.locator("#goal-label")).to_have_text("1 of 20 judged questions")
     expect(page.get_by_role("button", name="Tune", exact=True)).to_be_disabled()
     with page.expect_download() as download:
         page.get_by_role("button", name="Save judged questions").click()
     assert json.loads(download.value.path().read_text()) == {"question": "river", "answers": [{"id": id_}]}
     page.get_by_role("button", name="Forget them").click()
-    expect(page.locator("#goal-label")).to_have_text("0 of 20 judged questions for tuning")
+    expect(page.locator("#goal-label")).to_have_text("0 of 20 judged questions")
     assert page.evaluate("localStorage.length") == 0
     assert visit.errors == []
     page.close()
@@ -204,7 +210,7 @@ def test_a_page_tunes_with_its_judgments(server: Running, browser: Browser) -> N
     judged = [[text, [[f"r{number}", "right"]]] for number, text in enumerate(texts(24))]
     page.evaluate("judged => localStorage.setItem('cde-rag judged papers', JSON.stringify(judged))", judged)
     page.reload()
-    expect(page.locator("#goal-label")).to_have_text("24 of 20 judged questions for tuning")
+    expect(page.locator("#goal-label")).to_have_text("24 judged questions (20 are enough)")
     page.get_by_role("button", name="Tune", exact=True).click()
     expect(page.locator("#outcome")).to_contain_text("24 questions", timeout=60_000)
     weight = server.get("/v1/collections/papers")["hybrid_weight"]

@@ -54,6 +54,16 @@ export function judgments() {
 // The number of questions with a passage that is right: those that count.
 export const answered = () => judgments().filter((one) => one.right.length).length;
 
+// The number of questions that count, and the reason why others do not.
+export function progress() {
+  const found = answered();
+  const others = judgments().length - found;
+  const count = found < GOAL ? `${found} of ${GOAL} judged questions` : `${found} judged questions (${GOAL} are enough)`;
+  if (!others) return count;
+  const [does, their] = others === 1 ? ["does", "its hits"] : ["do", "their hits"];
+  return `${count}; ${others} more ${does} not count, as none of ${their} is marked as right`;
+}
+
 export function save() {
   const lines = judgments()
     .filter((one) => one.right.length)

@@ -104,7 +104,7 @@ function describeFacts(found) {
 
 function describeTuning() {
   const answered = judged.answered();
-  byId("goal-label").textContent = `${answered} of ${judged.GOAL} judged questions for tuning`;
+  byId("goal-label").textContent = judged.progress();
   byId("goal").value = Math.min(judged.GOAL, answered);
   byId("tune").disabled = answered < judged.GOAL || watched !== null;
   for (const id of ["save", "save-set", "forget"]) byId(id).disabled = !judged.judgments().length;

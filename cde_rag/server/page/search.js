@@ -325,7 +325,7 @@ function judge(query, id, value) {
 // The number of judged questions, below the hits.
 export function count() {
   const some = judged.judgments().length;
-  byId("count").textContent = `${judged.answered()} of ${judged.GOAL} judged questions`;
+  byId("count").textContent = judged.progress();
   byId("judged").hidden = !some;
 }
 
