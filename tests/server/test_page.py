@@ -213,6 +213,8 @@ def test_a_page_tunes_with_its_judgments(server: Running, browser: Browser) -> N
     expect(page.locator("#goal-label")).to_have_text("24 judged questions (20 are enough)")
     page.get_by_role("button", name="Tune", exact=True).click()
     expect(page.locator("#outcome")).to_contain_text("24 questions", timeout=60_000)
+    expect(page.locator("#outcome")).to_contain_text(re.compile("^(Nothing changed: |Tuned on )"))
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     weight = server.get("/v1/collections/papers")["hybrid_weight"]
     expect(page.locator("#outcome")).to_contain_text(f"{weight}")
     page.reload()

@@ -121,14 +121,14 @@ function outcomeOf(job) {
   if (job.kind === "embed-pending") return `Made the vectors of ${counted(found.embedded, "passage")}.`;
   if (job.kind === "drift") {
     const range = `${points(found.gain)} points of NDCG@10, 90 % interval ${found.interval.map(points).join(" to ")}`;
-    return found.pays ? `A new context would find more: ${range}.` : `No gain to expect: keep the context (${range}).`;
+    return found.pays ? `A new context would find more: ${range}.` : `Nothing changed: no gain to expect, so keep the context (${range}).`;
   }
   if (job.kind === "tune") {
     const range = `${points(found.gain.mean)} points of NDCG@10, 95 % interval ${points(found.gain.low)} to ${points(found.gain.high)}`;
     if (found.written) {
       return `Tuned on ${number(found.queries)} questions: vectors weigh ${found.weight}, before ${found.current_weight}. Gain ${range}.`;
     }
-    return `No sure gain on ${number(found.queries)} questions (${range}): vectors keep their weight ${found.current_weight}.`;
+    return `Nothing changed: no sure gain on ${number(found.queries)} questions, so vectors keep their weight ${found.current_weight} (${range}).`;
   }
   return told(found);
 }
@@ -224,7 +224,7 @@ async function watch(job, label) {
   watched = job;
   byId("job-label").textContent = about(job.collection, label);
   byId("job").hidden = false;
-  byId("cancel").disabled = UNSTOPPABLE.includes(job.kind);
+  byId("cancel").hidden = UNSTOPPABLE.includes(job.kind);
   lock(true);
   try {
     while (job.status === "running") {
