@@ -618,6 +618,13 @@ def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> 
     expect(page.locator("#outcome")).to_contain_text("1 added", timeout=60_000)
     page.wait_for_timeout(1_000)
     expect(page.locator("#problem")).to_contain_text("empty.md holds no text")
+    page.get_by_role("link", name="Chat").click()
+    expect(page.get_by_label("Question", exact=True)).to_be_focused()
+    expect(page.locator("#problem")).to_be_hidden()
+    page.evaluate(DROP, ["", "none.md"])  # fails while another view is seen
+    page.wait_for_timeout(1_000)
+    expect(page.locator("#problem")).to_be_hidden()
+    page.get_by_role("link", name="Library").click()
     expect(page.locator("#summary")).to_contain_text("41 passages")
     expect(page.locator("#jobs .failed")).to_have_count(2)  # after a reload, too
     page.close()

@@ -13,9 +13,18 @@ export function made(tag, text, properties = {}) {
   return element;
 }
 
-export function problem(text = "") {
-  byId("problem").textContent = text;
-  byId("problem").hidden = !text;
+// Says what went wrong, in all views or in one; an empty text clears what is seen.
+export function problem(text = "", view = "") {
+  const place = byId("problem");
+  if (!text && place.hidden) return;
+  place.textContent = text;
+  place.dataset.view = view;
+  showProblem();
+}
+
+export function showProblem() {
+  const { textContent, dataset } = byId("problem");
+  byId("problem").hidden = !textContent || Boolean(dataset.view && byId(`view-${dataset.view}`).hidden);
 }
 
 // A request whose refusal is an error with the server's sentence.

@@ -214,7 +214,7 @@ async function remove(one, name) {
     const { deleted } = await call(`${collectionPath(name)}/records/delete`, body);
     byId("outcome").textContent = about(name, `${one.name} is deleted: ${counted(deleted, "passage")}.`);
   } catch (error) {
-    problem(about(name, error.message));
+    problem(about(name, error.message), "library");
   }
   await refreshed();
 }
@@ -258,7 +258,7 @@ async function run(path, body, label) {
     const job = await watch(await call(`${collectionPath(name)}/${path}`, body), label);
     byId("outcome").textContent = about(name, outcomeOf(job));
   } catch (error) {
-    problem(about(name, error.message));
+    problem(about(name, error.message), "library");
   }
   await refreshed();
   await addWaiting();
@@ -269,7 +269,7 @@ async function refreshed() {
     await describe();
     await changed();
   } catch (error) {
-    problem(error.message);
+    problem(error.message, "library");
   }
 }
 
@@ -362,7 +362,7 @@ async function addWaiting() {
     const dropped = left.length ? `Cancelled. Not added: ${left.join(", ")}. ` : "Cancelled. ";
     byId("outcome").textContent = about(name, `${cancelled ? dropped : ""}${told(sums)}`);
   }
-  if (failures.length) problem(about(name, failures.join(" ")));
+  if (failures.length) problem(about(name, failures.join(" ")), "library");
   adding = false;
   await refreshed();
   await addWaiting();
@@ -387,7 +387,7 @@ async function tried(work) {
   try {
     await work();
   } catch (error) {
-    problem(error.message);
+    problem(error.message, "library");
   }
 }
 
@@ -430,5 +430,5 @@ byId("fill").addEventListener("click", () => run("embed-pending", {}, "Making ve
 byId("rollback").addEventListener("click", () => run("rollback", {}, "Rolling back"));
 byId("drift").addEventListener("click", () => run("drift", {}, "Measuring the gain of a new context"));
 byId("cancel").addEventListener("click", async () => {
-  if (watched) await call(`v1/jobs/${watched.id}/cancel`, {}).catch((error) => problem(error.message));
+  if (watched) await call(`v1/jobs/${watched.id}/cancel`, {}).catch((error) => problem(error.message, "library"));
 });

@@ -1,6 +1,6 @@
 // The page: its views, the chosen collection, and the keys that work everywhere.
 import * as chat from "./chat.js";
-import { byId, call, made, openNamed, problem, selected, widen } from "./common.js";
+import { byId, call, made, openNamed, problem, selected, showProblem, widen } from "./common.js";
 import * as library from "./library.js";
 import * as search from "./search.js";
 
@@ -44,12 +44,16 @@ async function openView() {
   const view = VIEWS.includes(named) ? named : "search";
   document.title = `cde-rag: ${view}`;
   for (const each of VIEWS) byId(`view-${each}`).hidden = each !== view;
+  showProblem();
   for (const link of byId("views").children) {
     if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   try {
-    if (view === "chat") await chat.describe();
+    if (view === "chat") {
+      byId("question").focus({ preventScroll: true });
+      await chat.describe();
+    }
     if (view === "library") await library.describe();
   } catch (error) {
     problem(error.message);
