@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from fake_llm import FakeLLM, fake_llm
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, Route, expect, sync_playwright
 from served import Running, make, running, texts
 
 from cde_rag import Collection, Context, ContextualEmbedder
@@ -418,6 +418,26 @@ def test_a_passage_has_an_address_and_its_text_is_copied(server: Running, browse
     page.close()
 
 
+@needs_a_browser
+def test_the_library_says_that_it_loads_and_filters_at_once(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, "about:blank")
+    page, held = visit.page, list[Route]()
+    page.route("**/documents?*", held.append)
+    page.goto(f"{server.url}/?collection=papers#library")
+    expect(page.locator("#shown")).to_have_text("Loading the documents …")
+    page.wait_for_timeout(500)
+    held.pop().continue_()
+    expect(page.locator("#documents li")).to_have_count(10)
+    page.get_by_label("Find a document").fill("B3")
+    expect(page.locator("#documents li:visible .path")).to_have_text("b3")  # the answer is still held
+    expect(page.locator("#shown")).to_have_text("Searching the documents …")
+    page.wait_for_timeout(500)
+    held.pop().continue_()
+    expect(page.locator("#shown")).to_have_text("1 of 1 document that match “B3”.")
+    assert visit.errors == []
+    page.close()
+
+
 @pytest.fixture
 def llm() -> Generator[FakeLLM, None, None]:
     with fake_llm() as fake:
@@ -621,12 +641,15 @@ def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> 
     page.get_by_role("link", name="Chat").click()
     expect(page.get_by_label("Question", exact=True)).to_be_focused()
     expect(page.locator("#problem")).to_be_hidden()
-    page.evaluate(DROP, ["", "none.md"])  # fails while another view is seen
-    page.wait_for_timeout(1_000)
+    page.get_by_role("link", name="Library").click()
+    page.evaluate(DROP, ["", "none.md"])
+    page.evaluate("location.hash = 'chat'")
+    expect(page.locator("#jobs .failed")).to_have_count(3, timeout=60_000)  # while another view is seen
     expect(page.locator("#problem")).to_be_hidden()
     page.get_by_role("link", name="Library").click()
+    expect(page.locator("#problem")).to_contain_text("none.md holds no text")
     expect(page.locator("#summary")).to_contain_text("41 passages")
-    expect(page.locator("#jobs .failed")).to_have_count(2)  # after a reload, too
+    expect(page.locator("#jobs .failed")).to_have_count(3)  # after a reload, too
     page.close()
 
 

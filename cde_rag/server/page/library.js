@@ -35,6 +35,10 @@ const about = (collection, text) => (collection === selected() ? text : `${colle
 export function fresh() {
   byId("outcome").textContent = "";
   byId("part").value = "";
+  byId("summary").textContent = "Loading …";
+  byId("documents").replaceChildren();
+  byId("shown").textContent = "Loading the documents …";
+  byId("more-documents").hidden = true;
   listed = 0;
 }
 
@@ -406,7 +410,14 @@ for (const kind of ["dragover", "drop", "dragleave"]) {
     if (kind === "drop") upload([...event.dataTransfer.files]);
   });
 }
+// The documents that are shown are filtered at once; the server's answer has those that are not shown, too.
 byId("part").addEventListener("input", () => {
+  const part = byId("part").value.trim().toLowerCase();
+  for (const item of byId("documents").children) {
+    const names = [...item.querySelectorAll(".what, .path")].map((one) => one.textContent).join("\n");
+    item.hidden = !names.toLowerCase().includes(part);
+  }
+  byId("shown").textContent = "Searching the documents …";
   listed = 0;
   tried(list);
 });
