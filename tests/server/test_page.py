@@ -438,6 +438,38 @@ def test_the_library_says_that_it_loads_and_filters_at_once(server: Running, bro
     page.close()
 
 
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_directives_of_microsofts_markdown_are_not_shown(server: Running, browser: Browser) -> None:
+    text = """River bank. [!INCLUDE [a boat](../includes/boat.md)] First<br>second<br/>third.
+
+> [!NOTE]
+> Money.
+
+[!VIDEO https://www.example.com/embed/1]
+
+:::image type="content" source="media/a.png" alt-text="A flood":::
+:::zone pivot="fish"
+Write `<br>` in code.
+
+```
+<br> [!INCLUDE x]
+```
+"""
+    server.service.registry.collection("notes").collection.add([text], metadata=[{"source": "a.md"}])
+    visit = Visit(browser, f"{server.url}/?collection=notes&q=river")
+    shown = visit.page.locator("#hits .text")
+    expect(shown).to_have_text(re.compile(r"River bank\. First second third\. Note: Money\. A flood Write <br> in code\."))
+    visit.page.locator("#hits .open").click()
+    found = visit.page.locator("dialog article")
+    expect(found).to_contain_text("First second third.")
+    expect(found.locator("blockquote strong")).to_have_text("Note:")
+    expect(found.locator("pre")).to_have_text("<br> [!INCLUDE x]")
+    assert not re.search(r":::|INCLUDE \[|VIDEO", found.inner_text())
+    assert visit.errors == []
+    visit.page.close()
+
+
 @pytest.fixture
 def llm() -> Generator[FakeLLM, None, None]:
     with fake_llm() as fake:
