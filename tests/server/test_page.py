@@ -508,7 +508,7 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     page.locator("#hits li").last.get_by_role("button", name="Mark as wrong").click()
     page.get_by_role("link", name="Tune").click()
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save as BEIR set").click()
+        page.get_by_role("button", name="Save for evaluation").click()
     assert download.value.suggested_filename == "papers-judged.zip"
     with zipfile.ZipFile(download.value.path()) as archive:
         grades = archive.read("qrels/test.tsv").decode().splitlines()
@@ -528,8 +528,8 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     page.keyboard.press("Escape")
 
     page.get_by_role("link", name="Library").click()
-    page.get_by_text("Random seed", exact=True).click()
-    page.get_by_label("Random seed of the sample").fill("7")
+    page.get_by_text("Draw another sample").click()
+    page.get_by_label("Number of the sample").fill("7")
     page.get_by_role("button", name="Make a new context").click()
     expect(outcome).to_contain_text("Moved to a new context", timeout=60_000)
     assert papers.inspect().fingerprint != chatting.embedder.fingerprint

@@ -7,7 +7,7 @@ const COLUMNS = {
   hybrid: ["Default", "Meaning and words together: the list without comparison"],
   own: ["Meaning, with context", "Passages are read as parts of this collection and of their documents"],
   null: ["Meaning, without context", "The same passages, each read by itself; ranks the best of the other columns"],
-  bm25: ["Words only", "Passages that have the words of the query (BM25)"],
+  bm25: ["Words only", "Passages that have the words of the query, rare words first"],
 };
 const PAGE = 10;
 const MOST = 50; // hits
@@ -262,7 +262,7 @@ function showColumns({ columns, warnings }) {
 function columnOf(column, places) {
   const [title, about] = COLUMNS[column.name];
   const section = made("section", undefined, { id: `column-${column.name}` });
-  const heading = made("h2", title, { id: `heading-${column.name}` });
+  const heading = made("h2", title, { id: `heading-${column.name}`, title: column.name === "bm25" ? "BM25" : "" });
   section.setAttribute("aria-labelledby", heading.id);
   section.append(heading, made("p", column.missing || about, { className: "note" }));
   const list = made("ol");
