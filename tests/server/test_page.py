@@ -182,7 +182,7 @@ def test_judgments_stay_and_are_saved(server: Running, browser: Browser) -> None
     expect(page.locator("#count")).to_have_text("1 of 20 judged questions")
     visit.search("bank")
     page.locator("#hits .wrong").first.click()
-    other = "1 of 20 judged questions; 1 more does not count, as none of its hits is marked as right"
+    other = "1 of 20 judged questions; 1 more without a right hit does not count"
     expect(page.locator("#count")).to_have_text(other)
     page.locator("#hits .wrong").first.click()  # takes it back
     visit.search("river")

@@ -60,8 +60,7 @@ export function progress() {
   const others = judgments().length - found;
   const count = found < GOAL ? `${found} of ${GOAL} judged questions` : `${found} judged questions (${GOAL} are enough)`;
   if (!others) return count;
-  const [does, their] = others === 1 ? ["does", "its hits"] : ["do", "their hits"];
-  return `${count}; ${others} more ${does} not count, as none of ${their} is marked as right`;
+  return `${count}; ${others} more without a right hit ${others === 1 ? "does" : "do"} not count`;
 }
 
 export function save() {
