@@ -470,6 +470,21 @@ Write `<br>` in code.
     visit.page.close()
 
 
+@needs_a_browser
+def test_a_query_that_is_typed_before_the_page_has_loaded_is_searched(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, "about:blank")
+    page, held = visit.page, list[Route]()
+    page.route("**/v1/collections", lambda route: held.append(route))
+    page.goto(server.url)
+    page.get_by_label("Query").fill("river")
+    page.get_by_label("Query").press("Enter")
+    expect(page.locator("#problem")).to_be_visible()  # there is no collection yet
+    held.pop().continue_()
+    expect(page.locator("#hits li")).to_have_count(10)
+    expect(page.locator("#problem")).to_be_hidden()
+    page.close()
+
+
 @pytest.fixture
 def llm() -> Generator[FakeLLM, None, None]:
     with fake_llm() as fake:

@@ -29,14 +29,19 @@ async function openPage() {
     await openView();
     return;
   }
-  await choose();
+  const typed = byId("query").value; // before the collections were known
+  const isAsked = !byId("results-bar").hidden;
+  const ready = choose();
+  byId("query").value = typed;
+  await ready;
   try {
     await search.restore(asked);
     if (asked.get("passage")) await openNamed(selected(), asked.get("passage"));
   } catch (error) {
     problem(error.message);
   }
-  if (asked.get("q")) search.ask(asked.get("q"), asked.get("compare") === "1");
+  if (typed && isAsked) search.ask(typed);
+  else if (asked.get("q") && !typed) search.ask(asked.get("q"), asked.get("compare") === "1");
 }
 
 async function openView() {
