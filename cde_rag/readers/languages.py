@@ -1,4 +1,4 @@
-"""Languages of texts, told by their script and small words; a bundled model may read English only."""
+"""Languages of texts, by their script and small words; a bundled model may read English only."""
 
 import re
 from typing import Final
