@@ -2,7 +2,8 @@
 
 import pytest
 
-from cde_rag.readers.reader import is_english
+from cde_rag.readers.languages import is_english, is_english_query
+from cde_rag.search.query_language import foreign_query
 
 OTHER = (
     "Это русский текст о птицах и машинах.",
@@ -31,3 +32,21 @@ def test_another_language_is_seen(text: str):
 @pytest.mark.parametrize("text", ENGLISH)
 def test_english_code_tables_and_short_texts_are_not_warned_of(text: str):
     assert is_english(text)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["Wie storniere ich eine gebuchte Lieferung?", "Où est mon colis", "¿Dónde está mi pedido?", "Rückgabe", "配送"],
+)
+def test_a_query_of_few_words_in_another_language_names_the_model_that_reads_it(query: str):
+    assert not is_english_query(query)
+    assert "--model cde-multilingual" in foreign_query(query, "cde-mini-2")
+    assert foreign_query(query, "a-model-of-the-hub") == ""
+
+
+@pytest.mark.parametrize(
+    "query", ["how do i cancel", "what is a café", "E-4021", "die casting", "do per diem rates apply?"]
+)
+def test_a_query_in_english_or_of_names_is_left_alone(query: str):
+    assert is_english_query(query)
+    assert foreign_query(query, "cde-mini-2") == ""

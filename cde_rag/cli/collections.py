@@ -222,6 +222,7 @@ def search(
         narrowed = offset > 0 or score_threshold is not None
         _say_pending(store, by)
         nothing = "" if hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
+        nothing += _said_of_language(store, query, by) if nothing else ""
     if scale == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:
@@ -238,6 +239,14 @@ def _check_needed(option: str, given: object, others: Mapping[str, object]) -> N
     """Refuse options that mean nothing without another one."""
     if given is None and (alone := [name for name, value in others.items() if value is not None]):
         raise typer.BadParameter(f"it needs {option}", param_hint=alone[0])
+
+
+def _said_of_language(store: "Store", query: str, by: str) -> str:
+    """Return a sentence for a query that found nothing, if the vectors' model does not read its language."""
+    from cde_rag.search.query_language import foreign_query
+
+    sentence = "" if by == "bm25" else foreign_query(query, str(store.manifest().settings.get("model", "")))
+    return f" {sentence}" if sentence else ""
 
 
 def _say_pending(store: "Store", by: str) -> None:

@@ -128,10 +128,10 @@ def print_noted(reader: "RecordReader") -> None:
 
 def warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
     """Warn once of texts in other languages than a bundled model reads, with their number."""
-    from cde_rag.models.files.model_files import MULTILINGUAL, packaged
+    from cde_rag.models.files.model_files import reads_english_only
 
     name = opened.embedder.context.identity.name
-    if reader.foreign and packaged(name) is not None and name not in MULTILINGUAL:
+    if reader.foreign and reads_english_only(name):
         found = f"{reader.foreign:,} of {total:,} texts do not look like English, the language that {name} reads"
         remedy = "Search --by bm25 finds them; for vectors take a multilingual model: --model cde-multilingual"
         typer.echo(f"Warning: {found}. {remedy}.", err=True)

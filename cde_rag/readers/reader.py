@@ -25,6 +25,7 @@ from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.decoding import GUESS, Fallback
 from cde_rag.readers.documents import DOCUMENTS
+from cde_rag.readers.languages import is_english
 from cde_rag.readers.pages import CODE, MARKDOWN, PAGES, TEXT
 from cde_rag.readers.passages import (
     PARENT_KEY,
@@ -50,18 +51,6 @@ TABLES: Final = JSONL - {".json"} | DELIMITERS.keys() | {PARQUET}  # files of ro
 STDIN = Path("-")
 REPORTS = 20  # reasons of bad records that are remembered in words; all records are counted
 _PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
-_ENOUGH: Final = 2000  # characters of a text that its language is told by
-_FEWEST_WORDS: Final = 8  # words from which a language can be told
-_WORD: Final = re.compile(r"[^\W\d_]+")
-_ENGLISH_WORDS: Final = frozenset(
-    "the of and to is that it for you are with this be as have not from or by an was".split()
-)
-_OTHER_WORDS: Final = frozenset(
-    # German, French, Spanish, Italian, Portuguese, Dutch, Polish, Swedish; none that is an English word, too
-    "der die das und ist nicht ein eine auf mit den für von sich auch werden le la les des est une pour dans que pas "
-    "sur avec sont el los las una por con para es del como più il della che di sono não um uma os do da em het een van "
-    "voor niet zijn nie jest się na że och att det som är inte".split()
-)
 
 
 class RecordReader:
@@ -443,25 +432,3 @@ def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
             f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}.{remedy}"
         )
     return path
-
-
-def is_english(text: str) -> bool:
-    """Return False if a text is surely in another language than English; code, numbers and short texts are English.
-
-    It is told by another script, or another language's small words.
-
-    Example:
-        >>> is_english("Der Turmfalke ist ein Vogel, der auch in den Städten brütet und nicht zieht.")
-        False
-        >>> is_english("for der in range(10): print(der)")
-        True
-    """
-    words = [word.lower() for word in _WORD.findall(text[:_ENOUGH])]
-    letters = sum(map(len, words))
-    latin = sum(character < "\u0250" for word in words for character in word)  # up to IPA: Latin with its accents
-    if letters and latin < letters / 2:
-        return letters < _FEWEST_WORDS
-    if len(words) < _FEWEST_WORDS:
-        return True
-    ours, others = (sum(word in small for word in words) for small in (_ENGLISH_WORDS, _OTHER_WORDS))
-    return others <= max(ours, len(words) / 6)

@@ -184,9 +184,9 @@ async def create_chat_completion(request: Request, body: ChatRequest, service: S
     """Answer the last message from passages of a collection, with their numbers in brackets.
 
     The passages stand in `citations`, in a streamed answer in its first event, with the `search_query` that found them.
-    Without a language model the answer is the passages and the reason, which also stands in `no_answer`. `warnings`
-    names fields of a filter that no record has, if it found nothing. An answer that breaks off is an error: 502, or an
-    event with `error` in place of `[DONE]`.
+    Without a language model the answer is the passages and the reason, which also stands in `no_answer`. If nothing
+    is found, `warnings` has the reasons that are known, as a search has them. An answer that breaks off is an error:
+    502, or an event with `error` in place of `[DONE]`.
     """
     served = service.registry.collection(named(body.model, service))
     searcher = served.collection.searcher(served.by(body.by or "hybrid"))
@@ -195,9 +195,9 @@ async def create_chat_completion(request: Request, body: ChatRequest, service: S
     if body.condense and language_model is not None:
         question = await while_connected(request, condensed(language_model, body.conversation))
     search = partial(searcher.search, question, body.k, where=body.where)
-    hits, warnings = await in_thread(with_warnings, served.collection, search, body.where)
+    hits, warnings = await in_thread(with_warnings, served.collection, search, body.where, question)
     citations = cited(hits, question)
-    no_answer = NO_PASSAGE if not citations else NO_MODEL if language_model is None else None
+    no_answer = " ".join([NO_PASSAGE, *warnings]) if not citations else NO_MODEL if language_model is None else None
     fields: dict[str, Any] = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "created": int(time.time()),

@@ -123,8 +123,8 @@ def described(served: ServedCollection) -> dict[str, Any]:
 async def search_collection(name: str, body: SearchRequest, service: Serving) -> Json:
     """Search by vectors, BM25 or both; hits, groups of hits, or parents with all their passages.
 
-    `pending` is the number of records that wait for their vectors. `warnings` has a sentence for each field of a filter
-    that found nothing and that no record has.
+    `pending` is the number of records that wait for their vectors. If nothing is found, `warnings` has a sentence for
+    each field of the filter that no record has, and one if the query is in another language than the model reads.
     """
     rerank = None if body.rerank is None else service.reranker(body.rerank, param="rerank")[1]
     return Json(await in_thread(found, service.registry.collection(name), body, rerank))
@@ -165,7 +165,7 @@ def found(served: ServedCollection, body: SearchRequest, rerank: Rerank | None =
         kind, search = "groups", partial(searcher.search_groups, body.query, body.k, group_by=body.group_by, **sized)
     else:
         kind, search = "hits", partial(searcher.search, body.query, body.k, **paged)
-    results, warnings = with_warnings(collection, search, body.where)
+    results, warnings = with_warnings(collection, search, body.where, body.query)
     found = [
         with_matches(result, body.query) if body.matches and isinstance(result, Hit) else as_json(result)
         for result in results

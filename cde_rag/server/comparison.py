@@ -102,6 +102,7 @@ def compared(
         served.collection,
         lambda: [(way, hit) for way, each in searchers.items() for hit in each.search(query, limit, where=where)],
         where,
+        query,
     )
     hits = {way: [hit for of, hit in found if of == way] for way in searchers}
     columns: dict[str, dict[str, Any]] = {

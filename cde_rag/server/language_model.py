@@ -20,8 +20,8 @@ Messages: TypeAlias = Sequence[Mapping[str, str]]
 ANSWER_CHARACTERS: Final = 1_000_000  # of one answer: twice as many as 100 000 tokens of English
 ANSWER_S: Final = 600.0  # of one answer, in all
 NO_MODEL: Final = (
-    "This server has no language model, so it answers with passages. Start it with --llm ADDRESS, the address of any "
-    "OpenAI-compatible server, such as Ollama's: --llm http://localhost:11434/v1"
+    "This server has no language model, so it answers with passages. Whoever runs this server can add one: "
+    "cde-rag serve … --llm ADDRESS, any OpenAI-compatible server's, such as Ollama's http://localhost:11434/v1."
 )
 
 

@@ -116,9 +116,9 @@ class CollectionTools:
             rerank_top=rerank_top,
             rerank_budget_ms=rerank_budget_ms,
         )
-        hits, unknown = with_warnings(searched, search, where)
-        if unknown:
-            raise CDEError(" ".join(unknown))
+        hits, reasons = with_warnings(searched, search, where, query)
+        if reasons:
+            raise CDEError(" ".join(reasons))
         return [{**_shown(Record(hit.id, hit.text, hit.title, hit.metadata)), "score": hit.score} for hit in hits]
 
     def get(

@@ -10,6 +10,7 @@ from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
 from cde_rag.readers.passages import document_of, place_in_file
 from cde_rag.records import Hit, Record, parent_of
 from cde_rag.search.grouping import Group, ParentHit
+from cde_rag.search.query_language import foreign_query
 from cde_rag.search.query_words import QueryWords
 from cde_rag.search.searcher import fields_of, unknown_fields
 
@@ -48,20 +49,26 @@ def with_matches(hit: Hit, query: str) -> dict[str, Any]:
 
 
 def with_warnings(
-    collection: Collection, search: Callable[[], Sequence[Result]], where: Mapping[str, Any] | None
+    collection: Collection, search: Callable[[], Sequence[Result]], where: Mapping[str, Any] | None, query: str
 ) -> tuple[Sequence[Result], list[str]]:
-    """Return the results of a search, and in place of a warning a sentence for each field that no record has.
+    """Return the results of a search, and if there are none, sentences on the reasons.
+
+    The reasons are fields that no record has, and a query in another language than the model reads.
 
     Args:
         collection: Collection that is searched.
         search: Searches it.
         where: Filter of the search; its fields are looked for if it finds nothing.
+        query: The query.
     """
     with adapter_warns(UnknownFieldWarning):
         results = search()
-    if results or not where:
+    if results:
         return results, []
-    return results, unknown_fields(collection.store, list(dict.fromkeys(fields_of(where)))[:MOST_FIELDS])
+    fields = list(dict.fromkeys(fields_of(where or {})))[:MOST_FIELDS]
+    unknown = unknown_fields(collection.store, fields) if fields else []
+    foreign = foreign_query(query, collection.embedder.context.identity.name)
+    return results, [*unknown, *([foreign] if foreign else [])]
 
 
 def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]:

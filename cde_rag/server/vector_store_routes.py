@@ -108,7 +108,7 @@ async def search_vector_store(name: str, body: StoreSearchRequest, service: Serv
     searcher = served.collection.searcher(served.by("hybrid"))
     most, least = body.max_num_results + 1, options.score_threshold
     search = partial(searcher.search, queries[0], most, where=where, score_threshold=least)
-    hits, warnings = await in_thread(with_warnings, served.collection, search, where)
+    hits, warnings = await in_thread(with_warnings, served.collection, search, where, queries[0])
     data = [_result(hit) for hit in hits[: body.max_num_results]]
     more = len(hits) > len(data)
     kind = "vector_store.search_results.page"

@@ -19,6 +19,7 @@ from cde_rag.cli import app
 from cde_rag.cli.output import progress_bar
 from cde_rag.errors import StoreError
 from cde_rag.search.searcher import bm25_searcher
+from cde_rag.server.search_results import with_warnings
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.store_calls import StoreCalls
 
@@ -431,6 +432,20 @@ def test_texts_in_another_language_are_warned_of_once_with_their_number(tmp_path
     done = CliRunner().invoke(app, ["index", str(source), str(tmp_path / "notes.faiss")])
     assert done.exit_code == 0, done.output
     assert done.stderr.count("3 of 4 texts do not look like English, the language that cde-mini-2 reads") == 1
+
+
+def test_a_query_in_another_language_that_finds_nothing_names_the_model_that_reads_it(tmp_path: Path):
+    (tmp_path / "help.md").write_text("# Orders\n\nA booked delivery is cancelled on the page of the order.\n")
+    place = str(tmp_path / "help.faiss")
+    assert CliRunner().invoke(app, ["index", str(tmp_path / "help.md"), place]).exit_code == 0
+    question = "Wie storniere ich eine gebuchte Lieferung?"
+    done = CliRunner().invoke(app, ["search", place, question, "--score-threshold", "0.99"])
+    assert done.stderr.startswith("No hits: 1 of 1 passages match")
+    assert done.stderr.count("not look like English, the language that cde-mini-2 reads: ask in English") == 1
+    with Collection.open(place) as served:  # a server's answer has the same sentence
+        hits, (told,) = with_warnings(served, lambda: served.search(question, score_threshold=0.99), None, question)
+    assert not hits
+    assert done.stderr.endswith(f" {told}\n")
 
 
 def test_files_that_are_not_read_are_counted_and_source_code_has_its_options(run, tmp_path: Path):

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from fake_llm import FakeLLM, fake_llm
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, Route, expect, sync_playwright
 from served import Running, make, running, texts
 
 from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag.readers import ReadingRules, RecordReader
+from cde_rag.search.fusion import Ranking
 from cde_rag.server import job_routes
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import CANDIDATES, NullRanker
@@ -36,7 +37,8 @@ def test_the_null_context_ranks_the_candidates(server: Running) -> None:
     null = ContextualEmbedder(server.embedder.model, Context.null(server.embedder.model))
     columns = {one["name"]: one for one in server.post("/v1/collections/papers/compare", {"query": "river"})["columns"]}
     assert list(columns) == ["own", "null", "bm25", "hybrid"]
-    for way, by in (("own", "vectors"), ("bm25", "bm25"), ("hybrid", "hybrid")):
+    ways: dict[str, Ranking] = {"own": "vectors", "bm25": "bm25", "hybrid": "hybrid"}
+    for way, by in ways.items():
         expected = [hit.id for hit in served.collection.searcher(by).search("river")]
         assert [hit["id"] for hit in columns[way]["hits"]] == expected
     records = list(served.collection.scroll())
@@ -178,16 +180,22 @@ def test_judgments_stay_and_are_saved(server: Running, browser: Browser) -> None
     id_ = page.locator("#hits li").first.get_attribute("data-id")
     page.locator("#hits .right").first.click()
     expect(page.locator("#count")).to_have_text("1 of 20 judged questions")
+    visit.search("bank")
+    page.locator("#hits .wrong").first.click()
+    other = "1 of 20 judged questions; 1 more without a right hit does not count"
+    expect(page.locator("#count")).to_have_text(other)
+    page.locator("#hits .wrong").first.click()  # takes it back
+    visit.search("river")
     page.reload()
     expect(page.locator(f'li[data-id="{id_}"] .right[aria-pressed=true]')).to_be_visible()
     page.get_by_role("link", name="Tune").click()
-    expect(page.locator("#goal-label")).to_have_text("1 of 20 judged questions for tuning")
+    expect(page.locator("#goal-label")).to_have_text("1 of 20 judged questions")
     expect(page.get_by_role("button", name="Tune", exact=True)).to_be_disabled()
     with page.expect_download() as download:
         page.get_by_role("button", name="Save judged questions").click()
     assert json.loads(download.value.path().read_text()) == {"question": "river", "answers": [{"id": id_}]}
     page.get_by_role("button", name="Forget them").click()
-    expect(page.locator("#goal-label")).to_have_text("0 of 20 judged questions for tuning")
+    expect(page.locator("#goal-label")).to_have_text("0 of 20 judged questions")
     assert page.evaluate("localStorage.length") == 0
     assert visit.errors == []
     page.close()
@@ -202,9 +210,11 @@ def test_a_page_tunes_with_its_judgments(server: Running, browser: Browser) -> N
     judged = [[text, [[f"r{number}", "right"]]] for number, text in enumerate(texts(24))]
     page.evaluate("judged => localStorage.setItem('cde-rag judged papers', JSON.stringify(judged))", judged)
     page.reload()
-    expect(page.locator("#goal-label")).to_have_text("24 of 20 judged questions for tuning")
+    expect(page.locator("#goal-label")).to_have_text("24 judged questions (20 are enough)")
     page.get_by_role("button", name="Tune", exact=True).click()
     expect(page.locator("#outcome")).to_contain_text("24 questions", timeout=60_000)
+    expect(page.locator("#outcome")).to_contain_text(re.compile("^(Nothing changed: |Tuned on )"))
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     weight = server.get("/v1/collections/papers")["hybrid_weight"]
     expect(page.locator("#outcome")).to_contain_text(f"{weight}")
     page.reload()
@@ -363,6 +373,118 @@ def test_the_address_names_collection_and_query(server: Running, browser: Browse
     assert again.errors == []
 
 
+@needs_a_browser
+def test_the_address_keeps_the_filters(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers")
+    page = visit.page
+    visit.search("river")
+    page.get_by_label("b3 4", exact=True).check()
+    expect(page.locator("#status")).to_have_text("4 hits.")
+    page.get_by_text("As JSON", exact=True).click()
+    page.get_by_label("Filter as JSON").fill('{"year": {"gte": 2013}}')
+    page.get_by_label("Filter as JSON").press("Tab")
+    expect(page.locator("#status")).to_have_text("3 hits.")
+    page.reload()
+    expect(page.locator("#status")).to_have_text("3 hits.")
+    expect(page.get_by_label("b3 4", exact=True)).to_be_checked()
+    expect(page.locator("#filter-count")).to_have_text(" (2)")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#status")).to_have_text("10 hits.")
+    page.reload()
+    expect(page.locator("#status")).to_have_text("10 hits.")
+    for wrong in ("[1]", "5", "{", '{"book": {"in": 5}}', '{"book": null}', '"a"'):
+        page.goto(f"{server.url}/?collection=papers&q=river&filters={wrong}")
+        expect(page.locator("#status")).to_have_text("10 hits.")
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+def test_a_passage_has_an_address_and_its_text_is_copied(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers&q=river")
+    page = visit.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#hits .open").first.click()
+    hit = server.service.registry.collection("papers").collection.search("river", 1)[0]
+    page.get_by_role("button", name="Copy text").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == hit.text
+    page.get_by_role("link", name="Link to this passage").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.locator("dialog article.found")).to_contain_text(hit.text)
+    assert visit.errors == []
+    page.goto(f"{server.url}/?collection=papers&passage=gone")
+    expect(page.get_by_role("alert")).to_have_text("The passage gone is no longer in the collection.")
+    page.close()
+
+
+@needs_a_browser
+def test_the_library_says_that_it_loads_and_filters_at_once(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, "about:blank")
+    page, held = visit.page, list[Route]()
+    page.route("**/documents?*", lambda route: held.append(route))
+    page.goto(f"{server.url}/?collection=papers#library")
+    expect(page.locator("#shown")).to_have_text("Loading the documents …")
+    page.wait_for_timeout(500)
+    held.pop().continue_()
+    expect(page.locator("#documents li")).to_have_count(10)
+    page.get_by_label("Find a document").fill("B3")
+    expect(page.locator("#documents li:visible .path")).to_have_text("b3")  # the answer is still held
+    expect(page.locator("#shown")).to_have_text("Searching the documents …")
+    page.wait_for_timeout(500)
+    held.pop().continue_()
+    expect(page.locator("#shown")).to_have_text("1 of 1 document that match “B3”.")
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_directives_of_microsofts_markdown_are_not_shown(server: Running, browser: Browser) -> None:
+    text = """River bank. [!INCLUDE [a boat](../includes/boat.md)] First<br>second<br/>third.
+
+> [!NOTE]
+> Money.
+
+[!VIDEO https://www.example.com/embed/1]
+
+:::image type="content" source="media/a.png" alt-text="A flood":::
+:::zone pivot="fish"
+Write `<br>` in code.
+
+```
+<br> [!INCLUDE x]
+```
+"""
+    server.service.registry.collection("notes").collection.add([text], metadata=[{"source": "a.md"}])
+    visit = Visit(browser, f"{server.url}/?collection=notes&q=river")
+    shown = visit.page.locator("#hits .text")
+    expect(shown).to_have_text(re.compile(r"First second third\. Note: Money\. A flood Write <br> in code\."))
+    visit.page.locator("#hits .open").click()
+    found = visit.page.locator("dialog article")
+    expect(found).to_contain_text("First second third.")
+    expect(found.locator("blockquote strong")).to_have_text("Note:")
+    expect(found.locator("pre")).to_have_text("<br> [!INCLUDE x]")
+    assert not re.search(r":::|INCLUDE \[|VIDEO", found.inner_text())
+    assert visit.errors == []
+    visit.page.close()
+
+
+@needs_a_browser
+def test_a_query_that_is_typed_before_the_page_has_loaded_is_searched(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, "about:blank")
+    page, held = visit.page, list[Route]()
+    page.route("**/v1/collections", lambda route: held.append(route))
+    page.goto(server.url)
+    page.get_by_label("Query").fill("river")
+    page.get_by_label("Query").press("Enter")
+    expect(page.locator("#problem")).to_be_visible()  # there is no collection yet
+    held.pop().continue_()
+    expect(page.locator("#hits li")).to_have_count(10)
+    expect(page.locator("#problem")).to_be_hidden()
+    page.close()
+
+
 @pytest.fixture
 def llm() -> Generator[FakeLLM, None, None]:
     with fake_llm() as fake:
@@ -401,7 +523,7 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     page.locator("#hits li").last.get_by_role("button", name="Mark as wrong").click()
     page.get_by_role("link", name="Tune").click()
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save as BEIR set").click()
+        page.get_by_role("button", name="Save for evaluation").click()
     assert download.value.suggested_filename == "papers-judged.zip"
     with zipfile.ZipFile(download.value.path()) as archive:
         grades = archive.read("qrels/test.tsv").decode().splitlines()
@@ -421,8 +543,8 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     page.keyboard.press("Escape")
 
     page.get_by_role("link", name="Library").click()
-    page.get_by_text("Random seed", exact=True).click()
-    page.get_by_label("Random seed of the sample").fill("7")
+    page.get_by_text("Draw another sample").click()
+    page.get_by_label("Number of the sample").fill("7")
     page.get_by_role("button", name="Make a new context").click()
     expect(outcome).to_contain_text("Moved to a new context", timeout=60_000)
     assert papers.inspect().fingerprint != chatting.embedder.fingerprint
@@ -563,8 +685,18 @@ def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> 
     expect(page.locator("#outcome")).to_contain_text("1 added", timeout=60_000)
     page.wait_for_timeout(1_000)
     expect(page.locator("#problem")).to_contain_text("empty.md holds no text")
+    page.get_by_role("link", name="Chat").click()
+    expect(page.get_by_label("Question", exact=True)).to_be_focused()
+    expect(page.locator("#problem")).to_be_hidden()
+    page.get_by_role("link", name="Library").click()
+    page.evaluate(DROP, ["", "none.md"])
+    page.evaluate("location.hash = 'chat'")
+    expect(page.locator("#jobs .failed")).to_have_count(3, timeout=60_000)  # while another view is seen
+    expect(page.locator("#problem")).to_be_hidden()
+    page.get_by_role("link", name="Library").click()
+    expect(page.locator("#problem")).to_contain_text("none.md holds no text")
     expect(page.locator("#summary")).to_contain_text("41 passages")
-    expect(page.locator("#jobs .failed")).to_have_count(2)  # after a reload, too
+    expect(page.locator("#jobs .failed")).to_have_count(3)  # after a reload, too
     page.close()
 
 
@@ -664,6 +796,61 @@ def test_a_job_whose_collection_is_left_names_it(
 
 
 @needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_files_that_are_dropped_amid_a_job_wait_for_its_end(server: Running, browser: Browser) -> None:
+    """Be it a job that the page shows, or another program's that began meanwhile."""
+    gates = [threading.Event(), threading.Event()]
+
+    def start(number: int) -> None:
+        server.service.jobs.start("rollback", "papers", lambda _: {"waited": gates[number].wait(60)})
+
+    start(0)
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    page = visit.page
+    expect(page.locator("#job-label")).to_contain_text("Roll back")
+    page.evaluate(DROP, ["A river.", "a.txt"])
+    page.evaluate(DROP, ["A bank.", "b.txt"])
+    expect(page.locator("#waiting")).to_have_text("2 files waiting to be added: a.txt, b.txt.")
+    gates[0].set()
+    expect(page.locator("#outcome")).to_have_text("Passages: 2 added.", timeout=60_000)
+    expect(page.locator("#waiting")).to_be_empty()
+    start(1)
+    page.evaluate(DROP, ["A boat.", "c.txt"])
+    expect(page.locator("#job-label")).to_contain_text("Roll back")
+    expect(page.locator("#waiting")).to_have_text("1 file waiting to be added: c.txt.")
+    gates[1].set()
+    expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
+    expect(page.locator("#summary")).to_contain_text("43 passages")
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_files_that_a_reload_loses_are_named_until_they_are_dropped_again(server: Running, browser: Browser) -> None:
+    gate = threading.Event()
+    server.service.jobs.start("rollback", "papers", lambda _: {"waited": gate.wait(60)})
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    page = visit.page
+    expect(page.locator("#job-label")).to_contain_text("Roll back")
+    for name in ("a.txt", "b.txt"):
+        page.evaluate(DROP, ["A river.", name])
+    page.reload()
+    said = "2 files were not added, as the page was left: a.txt, b.txt; drop them again."
+    expect(page.locator("#lost-text")).to_have_text(said)
+    gate.set()
+    expect(page.locator("#job")).to_be_hidden()
+    page.evaluate(DROP, ["A river.", "a.txt"])
+    expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
+    page.reload()
+    expect(page.locator("#lost-text")).to_contain_text("as the page was left: b.txt; drop it again.")
+    page.get_by_role("button", name="Dismiss").click()
+    expect(page.locator("#lost")).to_be_hidden()
+    assert page.evaluate("sessionStorage.length") == 0
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
 def test_without_a_language_model_the_passages_are_shown_with_the_reason(server: Running, browser: Browser) -> None:
     visit = Visit(browser, f"{server.url}/?collection=papers#chat")
     expect(visit.page.locator("#model")).to_contain_text("no language model")
@@ -682,7 +869,8 @@ def test_without_a_language_model_the_passages_are_shown_with_the_reason(server:
 @needs_a_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_violation_in_any_view(chatting: Running, browser: Browser, scheme: Any) -> None:
-    visit = Visit(browser, chatting.url, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    still: Any = {"reduced_motion": "reduce"}  # colours amid a transition have no contrast yet
+    visit = Visit(browser, chatting.url, viewport={"width": 390, "height": 844}, color_scheme=scheme, **still)
     page, axe = visit.page, Axe()
     page.get_by_label("Collection").select_option("papers")
 

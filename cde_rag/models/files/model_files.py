@@ -103,6 +103,11 @@ def packaged(name: str) -> Path | None:
     return folder if folder is not None and (folder / CONFIG).is_file() else None
 
 
+def reads_english_only(name: str) -> bool:
+    """Return True for a packaged model that reads no other language than English."""
+    return packaged(name) is not None and name not in MULTILINGUAL
+
+
 def installed(name: str) -> Path | None:
     """Return the folder of an installed model; None if no package registers the name.
 

@@ -1,5 +1,5 @@
 // The chat: streamed answers, whose numbers open the passages that they are from.
-import { byId, made, openPassage, send, selected, titleOf } from "./common.js";
+import { byId, copier, made, openPassage, send, selected, titleOf } from "./common.js";
 import { marked, rendered, snippet, where } from "./text.js";
 
 let turns = []; // of the present conversation
@@ -128,7 +128,7 @@ function finish(shown, text, said, { name, question }) {
     rest.open = !used.length;
     shown.append(rest);
   }
-  if (said.text) shown.append(copier(said.text));
+  if (said.text) shown.append(copier("Copy", () => said.text));
 }
 
 function passages(citations, name, complete) {
@@ -149,19 +149,6 @@ function opener(one, name, label) {
   const button = made("button", label, { type: "button", className: "cite" });
   if (typeof label === "string") button.setAttribute("aria-label", `Passage ${one.number}: ${titleOf(one)}`);
   button.addEventListener("click", () => openPassage(name, one));
-  return button;
-}
-
-function copier(text) {
-  const button = made("button", "Copy", { type: "button", className: "copy" });
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "This browser does not let the page copy";
-    }
-  });
   return button;
 }
 

@@ -13,9 +13,18 @@ export function made(tag, text, properties = {}) {
   return element;
 }
 
-export function problem(text = "") {
-  byId("problem").textContent = text;
-  byId("problem").hidden = !text;
+// Says what went wrong, in all views or in one; an empty text clears what is seen.
+export function problem(text = "", view = "") {
+  const place = byId("problem");
+  if (!text && place.hidden) return;
+  place.textContent = text;
+  place.dataset.view = view;
+  showProblem();
+}
+
+export function showProblem() {
+  const { textContent, dataset } = byId("problem");
+  byId("problem").hidden = !textContent || Boolean(dataset.view && byId(`view-${dataset.view}`).hidden);
 }
 
 // A request whose refusal is an error with the server's sentence.
@@ -34,13 +43,14 @@ export async function send(path, { body, raw, method, signal } = {}) {
   }
   if (response.ok) return response;
   if (response.status === 401) byId("access").hidden = false;
-  let message = `The server answered ${response.status}.`;
+  const error = new Error(`The server answered ${response.status}.`);
   try {
-    message = (await response.json()).error.message;
+    const { message, code } = (await response.json()).error;
+    Object.assign(error, { message, code });
   } catch {
     // the answer is another program's, such as a proxy's
   }
-  throw new Error(message);
+  throw error;
 }
 
 export const call = async (path, body, options = {}) => (await send(path, { body, ...options })).json();
@@ -49,6 +59,20 @@ export function download(content, name) {
   const url = URL.createObjectURL(content);
   made("a", undefined, { href: url, download: name }).click();
   URL.revokeObjectURL(url);
+}
+
+// A button that copies a text, which is made when it is pressed.
+export function copier(label, text) {
+  const button = made("button", label, { type: "button", className: "copy" });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "This browser does not let the page copy";
+    }
+  });
+  return button;
 }
 
 const AROUND = [2, 10, 50]; // neighbours on each side, one step after the other
@@ -61,6 +85,9 @@ export function openPassage(name, hit) {
   byId("passage-path").textContent = where(hit);
   byId("passages").replaceChildren(made("p", "Loading …"));
   byId("wider").hidden = true;
+  const address = new URLSearchParams({ collection: name, passage: hit.id });
+  const link = made("a", "Link to this passage", { href: `?${address}` });
+  byId("passage-actions").replaceChildren(copier("Copy text", () => hit.text), link);
   byId("passage").showModal();
   showAround();
 }
@@ -93,6 +120,13 @@ async function showAround() {
   } catch (error) {
     byId("passages").replaceChildren(made("p", error.message));
   }
+}
+
+// Opens the passage that an address names.
+export async function openNamed(name, id) {
+  const [record] = (await call(`${collectionPath(name)}/records?id=${encodeURIComponent(id)}`)).records;
+  if (!record) throw new Error(`The passage ${id} is no longer in the collection.`);
+  openPassage(name, { ...record, section: record.metadata.section });
 }
 
 export function widen() {

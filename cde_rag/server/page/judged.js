@@ -54,6 +54,15 @@ export function judgments() {
 // The number of questions with a passage that is right: those that count.
 export const answered = () => judgments().filter((one) => one.right.length).length;
 
+// The number of questions that count, and the reason why others do not.
+export function progress() {
+  const found = answered();
+  const others = judgments().length - found;
+  const count = found < GOAL ? `${found} of ${GOAL} judged questions` : `${found} judged questions (${GOAL} are enough)`;
+  if (!others) return count;
+  return `${count}; ${others} more without a right hit ${others === 1 ? "does" : "do"} not count`;
+}
+
 export function save() {
   const lines = judgments()
     .filter((one) => one.right.length)

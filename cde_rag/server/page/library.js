@@ -16,7 +16,12 @@ const KINDS = {
   tune: "Tune the ranking",
 };
 const UNSTOPPABLE = ["drift", "tune"];
+const MOST_NAMES = 5; // of files that wait
 let watched = null; // the job that is shown
+const waiting = []; // files to add, each with its collection
+let adding = false;
+const NOTE = "cde-rag unsent"; // key of the names of files that the server does not have yet: a reload loses the files
+let lost = readNote(); // of the page before it was loaded again, each { name, collection }
 let listed = 0; // documents
 let changed = async () => {};
 
@@ -30,6 +35,10 @@ const about = (collection, text) => (collection === selected() ? text : `${colle
 export function fresh() {
   byId("outcome").textContent = "";
   byId("part").value = "";
+  byId("summary").textContent = "Loading …";
+  byId("documents").replaceChildren();
+  byId("shown").textContent = "Loading the documents …";
+  byId("more-documents").hidden = true;
   listed = 0;
 }
 
@@ -67,6 +76,7 @@ export async function describe() {
     `Markdown, text, ${documents}notebooks, source code; CSV, JSONL and Parquet with a column “text”. ` +
     "A file replaces the document of its name.";
   describeFacts(found);
+  describeLost();
   describeTuning();
   describeJobs(jobs.data.filter((job) => job.collection === name));
   await list();
@@ -74,6 +84,7 @@ export async function describe() {
   if (mine && !watched) {
     await watch(mine, KINDS[mine.kind]).catch(() => {}); // the list of jobs has the reason
     await refreshed(); // the facts above are those from before it ended
+    await addWaiting();
   }
 }
 
@@ -97,7 +108,7 @@ function describeFacts(found) {
 
 function describeTuning() {
   const answered = judged.answered();
-  byId("goal-label").textContent = `${answered} of ${judged.GOAL} judged questions for tuning`;
+  byId("goal-label").textContent = judged.progress();
   byId("goal").value = Math.min(judged.GOAL, answered);
   byId("tune").disabled = answered < judged.GOAL || watched !== null;
   for (const id of ["save", "save-set", "forget"]) byId(id).disabled = !judged.judgments().length;
@@ -114,14 +125,14 @@ function outcomeOf(job) {
   if (job.kind === "embed-pending") return `Made the vectors of ${counted(found.embedded, "passage")}.`;
   if (job.kind === "drift") {
     const range = `${points(found.gain)} points of NDCG@10, 90 % interval ${found.interval.map(points).join(" to ")}`;
-    return found.pays ? `A new context would find more: ${range}.` : `No gain to expect: keep the context (${range}).`;
+    return found.pays ? `A new context would find more: ${range}.` : `Nothing changed: no gain to expect, so keep the context (${range}).`;
   }
   if (job.kind === "tune") {
     const range = `${points(found.gain.mean)} points of NDCG@10, 95 % interval ${points(found.gain.low)} to ${points(found.gain.high)}`;
     if (found.written) {
       return `Tuned on ${number(found.queries)} questions: vectors weigh ${found.weight}, before ${found.current_weight}. Gain ${range}.`;
     }
-    return `No sure gain on ${number(found.queries)} questions (${range}): vectors keep their weight ${found.current_weight}.`;
+    return `Nothing changed: no sure gain on ${number(found.queries)} questions, so vectors keep their weight ${found.current_weight} (${range}).`;
   }
   return told(found);
 }
@@ -207,7 +218,7 @@ async function remove(one, name) {
     const { deleted } = await call(`${collectionPath(name)}/records/delete`, body);
     byId("outcome").textContent = about(name, `${one.name} is deleted: ${counted(deleted, "passage")}.`);
   } catch (error) {
-    problem(about(name, error.message));
+    problem(about(name, error.message), "library");
   }
   await refreshed();
 }
@@ -217,7 +228,7 @@ async function watch(job, label) {
   watched = job;
   byId("job-label").textContent = about(job.collection, label);
   byId("job").hidden = false;
-  byId("cancel").disabled = UNSTOPPABLE.includes(job.kind);
+  byId("cancel").hidden = UNSTOPPABLE.includes(job.kind);
   lock(true);
   try {
     while (job.status === "running") {
@@ -239,7 +250,7 @@ async function watch(job, label) {
 
 function lock(is) {
   const buttons = byId("view-library").querySelectorAll("#move button, #tune, #fill, .actions button");
-  for (const button of [...buttons, byId("files")]) button.disabled = is;
+  for (const button of buttons) button.disabled = is;
   if (!is) describeTuning();
 }
 
@@ -251,9 +262,10 @@ async function run(path, body, label) {
     const job = await watch(await call(`${collectionPath(name)}/${path}`, body), label);
     byId("outcome").textContent = about(name, outcomeOf(job));
   } catch (error) {
-    problem(about(name, error.message));
+    problem(about(name, error.message), "library");
   }
   await refreshed();
+  await addWaiting();
 }
 
 async function refreshed() {
@@ -261,41 +273,117 @@ async function refreshed() {
     await describe();
     await changed();
   } catch (error) {
-    problem(error.message);
+    problem(error.message, "library");
   }
 }
 
-// Adds files one after another; one that fails is named, and the others are added.
+// Adds files after those that wait; all go into the collection that is selected now.
 async function upload(files) {
-  if (!files.length || watched) return;
   problem();
+  const collection = selected();
+  waiting.push(...[...files].map((file) => ({ file, collection })));
+  describeWaiting();
+  byId("upload").reset();
+  await addWaiting();
+}
+
+function readNote() {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(NOTE) ?? "[]");
+    return kept.filter((one) => typeof one?.name === "string" && typeof one.collection === "string");
+  } catch {
+    return []; // the browser keeps nothing, or another program wrote there
+  }
+}
+
+function writeNote() {
+  const names = [...lost, ...waiting.map(({ file, collection }) => ({ name: file.name, collection }))];
+  try {
+    if (names.length) sessionStorage.setItem(NOTE, JSON.stringify(names));
+    else sessionStorage.removeItem(NOTE);
+  } catch {
+    // a reload then loses them without a word
+  }
+}
+
+// Names the files that a reload lost, until they are dropped again or dismissed.
+function describeLost() {
+  const places = new Set(lost.map((one) => one.collection));
+  const verb = lost.length === 1 ? "was" : "were";
+  const names = lost.map((one) => one.name).join(", ");
+  const again = `drop ${lost.length === 1 ? "it" : "them"} again`;
+  const where = [...places].every((one) => one === selected()) ? "" : ` to ${[...places].join(", ")}`;
+  byId("lost").hidden = !lost.length;
+  byId("lost-text").textContent = lost.length
+    ? `${counted(lost.length, "file")} ${verb} not added${where}, as the page was left: ${names}; ${again}.`
+    : "";
+}
+
+function describeWaiting() {
+  const isAgain = (one) => waiting.some(({ file, collection }) => one.name === file.name && one.collection === collection);
+  lost = lost.filter((one) => !isAgain(one));
+  describeLost();
+  writeNote();
+  const names = waiting.map(({ file }) => file.name);
+  const more = names.length > MOST_NAMES ? ` and ${number(names.length - MOST_NAMES)} more` : "";
+  byId("waiting").textContent = names.length
+    ? `${counted(names.length, "file")} waiting to be added: ${names.slice(0, MOST_NAMES).join(", ")}${more}.`
+    : "";
+}
+
+// Adds the files that wait, one after another, once no other job runs; one that fails is named, and the others are added.
+async function addWaiting() {
+  if (adding || watched || !waiting.length) return;
+  adding = true;
   byId("outcome").textContent = "";
-  const name = selected(); // all go where the first goes
+  const name = waiting[0].collection;
   const sums = { added: 0, replaced: 0, updated: 0, unchanged: 0, deleted: 0, skipped: 0, doubles: [], reasons: [] };
   const failures = [];
   let place = 0;
   let cancelled = false;
-  for (const file of files) {
-    const label = `Adding ${file.name} (${++place} of ${files.length})`;
-    const path = `${collectionPath(name)}/files?filename=${encodeURIComponent(file.name)}`;
+  while (waiting[0]?.collection === name && !cancelled) {
+    const { file } = waiting[0];
+    const label = `Adding ${file.name} (${++place} of ${place - 1 + waiting.length})`;
     try {
-      const job = await watch(await call(path, undefined, { raw: file, method: "POST" }), label);
-      cancelled = job.status === "cancelled";
+      const job = await sent(file, name);
+      waiting.shift();
+      describeWaiting();
+      const ended = await watch(job, label);
+      cancelled = ended.status === "cancelled";
       if (cancelled) break;
       for (const [key, sum] of Object.entries(sums)) {
-        if (Array.isArray(sum)) sum.push(...(job.result[key] ?? []));
-        else sums[key] += job.result[key] ?? 0;
+        if (Array.isArray(sum)) sum.push(...(ended.result[key] ?? []));
+        else sums[key] += ended.result[key] ?? 0;
       }
     } catch (error) {
+      if (waiting[0]?.file === file) waiting.shift();
       failures.push(error.message.startsWith(file.name) ? error.message : `${file.name}: ${error.message}`);
     }
   }
-  if (failures.length < files.length) {
-    byId("outcome").textContent = about(name, `${cancelled ? "Cancelled. " : ""}${told(sums)}`);
+  const left = cancelled ? waiting.splice(0).map(({ file }) => file.name) : [];
+  describeWaiting();
+  if (failures.length < place) {
+    const dropped = left.length ? `Cancelled. Not added: ${left.join(", ")}. ` : "Cancelled. ";
+    byId("outcome").textContent = about(name, `${cancelled ? dropped : ""}${told(sums)}`);
   }
-  if (failures.length) problem(about(name, failures.join(" ")));
-  byId("upload").reset();
+  if (failures.length) problem(about(name, failures.join(" ")), "library");
+  adding = false;
   await refreshed();
+  await addWaiting();
+}
+
+// Sends a file, after a job of another page or program where one runs; returns the job that adds it.
+async function sent(file, name) {
+  for (;;) {
+    try {
+      const path = `${collectionPath(name)}/files?filename=${encodeURIComponent(file.name)}`;
+      return await call(path, undefined, { raw: file, method: "POST" });
+    } catch (error) {
+      if (error.code !== "job_running") throw error;
+      const other = (await call("v1/jobs")).data.find((job) => job.collection === name && job.status === "running");
+      if (other) await watch(other, KINDS[other.kind]).catch(() => {}); // the list of jobs has the reason
+    }
+  }
 }
 
 async function tried(work) {
@@ -303,11 +391,16 @@ async function tried(work) {
   try {
     await work();
   } catch (error) {
-    problem(error.message);
+    problem(error.message, "library");
   }
 }
 
 byId("files").addEventListener("change", () => upload([...byId("files").files]));
+byId("dismiss").addEventListener("click", () => {
+  lost = [];
+  describeLost();
+  writeNote();
+});
 byId("upload").addEventListener("submit", (event) => event.preventDefault());
 for (const kind of ["dragover", "drop", "dragleave"]) {
   document.addEventListener(kind, (event) => {
@@ -317,7 +410,14 @@ for (const kind of ["dragover", "drop", "dragleave"]) {
     if (kind === "drop") upload([...event.dataTransfer.files]);
   });
 }
+// The documents that are shown are filtered at once; the server's answer has those that are not shown, too.
 byId("part").addEventListener("input", () => {
+  const part = byId("part").value.trim().toLowerCase();
+  for (const item of byId("documents").children) {
+    const names = [...item.querySelectorAll(".what, .path")].map((one) => one.textContent).join("\n");
+    item.hidden = !names.toLowerCase().includes(part);
+  }
+  byId("shown").textContent = "Searching the documents …";
   listed = 0;
   tried(list);
 });
@@ -341,5 +441,5 @@ byId("fill").addEventListener("click", () => run("embed-pending", {}, "Making ve
 byId("rollback").addEventListener("click", () => run("rollback", {}, "Rolling back"));
 byId("drift").addEventListener("click", () => run("drift", {}, "Measuring the gain of a new context"));
 byId("cancel").addEventListener("click", async () => {
-  if (watched) await call(`v1/jobs/${watched.id}/cancel`, {}).catch((error) => problem(error.message));
+  if (watched) await call(`v1/jobs/${watched.id}/cancel`, {}).catch((error) => problem(error.message, "library"));
 });

@@ -1,6 +1,6 @@
 // The page: its views, the chosen collection, and the keys that work everywhere.
 import * as chat from "./chat.js";
-import { byId, call, made, problem, selected, widen } from "./common.js";
+import { byId, call, made, openNamed, problem, selected, showProblem, widen } from "./common.js";
 import * as library from "./library.js";
 import * as search from "./search.js";
 
@@ -20,7 +20,7 @@ async function start() {
   if (!known.length) problem("This server has no collection to search.");
 }
 
-// A page's address names its collection, query and view, so that it can be kept and sent.
+// A page's address names its collection, query, filters and view.
 async function openPage() {
   const asked = new URLSearchParams(location.search);
   await start();
@@ -29,8 +29,19 @@ async function openPage() {
     await openView();
     return;
   }
-  await choose();
-  if (asked.get("q")) search.ask(asked.get("q"), asked.get("compare") === "1");
+  const typed = byId("query").value; // before the collections were known
+  const isAsked = !byId("results-bar").hidden;
+  const ready = choose();
+  byId("query").value = typed;
+  await ready;
+  try {
+    await search.restore(asked);
+    if (asked.get("passage")) await openNamed(selected(), asked.get("passage"));
+  } catch (error) {
+    problem(error.message);
+  }
+  if (typed && isAsked) search.ask(typed);
+  else if (asked.get("q") && !typed) search.ask(asked.get("q"), asked.get("compare") === "1");
 }
 
 async function openView() {
@@ -38,12 +49,16 @@ async function openView() {
   const view = VIEWS.includes(named) ? named : "search";
   document.title = `cde-rag: ${view}`;
   for (const each of VIEWS) byId(`view-${each}`).hidden = each !== view;
+  showProblem();
   for (const link of byId("views").children) {
     if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   try {
-    if (view === "chat") await chat.describe();
+    if (view === "chat") {
+      byId("question").focus({ preventScroll: true });
+      await chat.describe();
+    }
     if (view === "library") await library.describe();
   } catch (error) {
     problem(error.message);

@@ -7,7 +7,7 @@ const COLUMNS = {
   hybrid: ["Default", "Meaning and words together: the list without comparison"],
   own: ["Meaning, with context", "Passages are read as parts of this collection and of their documents"],
   null: ["Meaning, without context", "The same passages, each read by itself; ranks the best of the other columns"],
-  bm25: ["Words only", "Passages that have the words of the query (BM25)"],
+  bm25: ["Words only", "Passages that have the words of the query, rare words first"],
 };
 const PAGE = 10;
 const MOST = 50; // hits
@@ -127,6 +127,7 @@ function jsonFilter(written) {
     filtered();
     again();
   });
+  details.open = Boolean(written.trim());
   details.append(made("summary", "As JSON"), label, text);
   const none = made("button", "Clear filters", { type: "button", id: "unfiltered" });
   none.addEventListener("click", async () => {
@@ -165,7 +166,47 @@ function filter() {
   return fields ? { and: [fields, parsed] } : parsed;
 }
 
-const again = () => shown && search(shown.query, PAGE);
+// Searches again, if anything is searched; else the address alone follows the filters.
+const again = () => (shown ? search(shown.query, PAGE) : keepAddress(""));
+
+// The page's address has collection, query, ranking and filters, so that it can be kept and sent.
+function keepAddress(query) {
+  const address = new URLSearchParams({ collection: selected() });
+  const written = byId("where")?.value.trim();
+  if (query) address.set("q", query);
+  if (query && byId("compare").checked) address.set("compare", "1");
+  if (chosen.size) address.set("filters", JSON.stringify(Object.fromEntries(chosen)));
+  if (written) address.set("where", written);
+  history.replaceState(null, "", `?${address}${location.hash}`);
+}
+
+// Takes the filters of an address; what is none is left out.
+export async function restore(asked) {
+  chosen = new Map(Object.entries(parsedFilters(asked.get("filters"))).filter(([, condition]) => isCondition(condition)));
+  const written = asked.get("where") ?? "";
+  if (written && byId("where")) {
+    byId("where").value = written;
+    byId("where").closest("details").open = true;
+  }
+  if (chosen.size) await refresh();
+  else if (written) filtered();
+}
+
+function parsedFilters(text) {
+  try {
+    return JSON.parse(text ?? "{}") ?? {};
+  } catch {
+    return {};
+  }
+}
+
+const isCondition = (condition) =>
+  condition !== null &&
+  typeof condition === "object" &&
+  Object.entries(condition).every(([operator, value]) => {
+    if (operator === "in") return Array.isArray(value);
+    return ["gte", "lte"].includes(operator) ? typeof value === "number" : operator === "contains";
+  });
 
 async function search(query, k) {
   const mine = ++turn;
@@ -178,8 +219,7 @@ async function search(query, k) {
   byId("found").setAttribute("aria-busy", "true");
   try {
     const body = { query, k, where: filter() };
-    const address = new URLSearchParams({ collection: name, q: query, ...(compare ? { compare: "1" } : {}) });
-    history.replaceState(null, "", `?${address}${location.hash}`);
+    keepAddress(query);
     const path = `${collectionPath(name)}/${compare ? "compare" : "search"}`;
     const found = await call(path, compare ? body : { ...body, matches: true });
     if (mine !== turn) return;
@@ -222,7 +262,7 @@ function showColumns({ columns, warnings }) {
 function columnOf(column, places) {
   const [title, about] = COLUMNS[column.name];
   const section = made("section", undefined, { id: `column-${column.name}` });
-  const heading = made("h2", title, { id: `heading-${column.name}` });
+  const heading = made("h2", title, { id: `heading-${column.name}`, title: column.name === "bm25" ? "BM25" : "" });
   section.setAttribute("aria-labelledby", heading.id);
   section.append(heading, made("p", column.missing || about, { className: "note" }));
   const list = made("ol");
@@ -285,7 +325,7 @@ function judge(query, id, value) {
 // The number of judged questions, below the hits.
 export function count() {
   const some = judged.judgments().length;
-  byId("count").textContent = `${judged.answered()} of ${judged.GOAL} judged questions`;
+  byId("count").textContent = judged.progress();
   byId("judged").hidden = !some;
 }
 

@@ -65,9 +65,23 @@ export function snippet(hit) {
   return [start ? "… " : "", ...marked(text.slice(start, end), hit.matches), end < text.length ? " …" : ""];
 }
 
+// Microsoft's Markdown: pictures become those of Markdown, notes a word, and other directives are left out; code stays.
+const DIRECTIVES =
+  /(?<kept>(`+)[^`]*\2)|\[!(?<note>NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]|\[!\w[\w-]*\s*\[[^\]]*\]\([^()\s]*\)\]|\[!\w[\w-]*(?:\s[^\][]*)?\]|:::image(?<image>(?:(?!:::)[^])*):::|^[^\S\n]*:::.*$|(?<line><br\s*\/?>)/gim;
+
+function withoutDirectives(text) {
+  return text.replace(DIRECTIVES, (...found) => {
+    const { kept, note, image } = found.at(-1);
+    if (kept !== undefined) return kept;
+    if (note !== undefined) return `**${note[0].toUpperCase()}${note.slice(1).toLowerCase()}:**`;
+    const alt = image?.match(/alt-text="([^"\]]*)"/i)?.[1];
+    return alt ? `![${alt}]()` : found.at(-1).line ? " " : "";
+  });
+}
+
 // A Markdown text without its markup, on one line. Headings at its begin stand in the path of the hit.
 function plain(text) {
-  let rest = text.replace(/<!--[\s\S]*?-->/g, " ").trim();
+  let rest = withoutDirectives(text.replace(/<!--[\s\S]*?-->/g, " ")).trim();
   while (/^#{1,6}\s.*\n\s*\S/.test(rest)) rest = rest.slice(rest.indexOf("\n")).trim();
   return rest
     .split("\n")
@@ -100,7 +114,7 @@ export function rendered(text, { source, matches = [], cite } = {}) {
     return [made("div", marked(text, matches), { className: "as-is" })];
   }
   const span = (part, code) => (code ? marked(part, matches) : inline(part, matches, cite));
-  return blocks(text.replace(/<!--[\s\S]*?-->/g, "").split("\n"), span);
+  return blocks(withoutDirectives(text.replace(/<!--[\s\S]*?-->/g, "")).split("\n"), span);
 }
 
 function inline(text, matches, cite) {
