@@ -1,0 +1,239 @@
+"""Moves of an application's vectors that are killed at random instants, while another process reads them.
+
+One cycle moves them to another model, back, there again, and deletes the old ones; the next cycle takes the way back.
+Each call is killed and repeated until it ends. An instant is drawn in one of the call's steps, by the step's length in
+a cycle without kills, so that a switch of a millisecond has its share.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import chroma_server
+import qdrant_rest
+
+KINDS_MOVED: Final = (
+    "chroma",
+    "chroma-server",
+    "lancedb",
+    "langchain",
+    "llamaindex-simple",
+    "llamaindex-faiss",
+    "qdrant",
+    "qdrant-folder",
+    "postgres",
+    "open-webui",
+)
+GAPS: Final = ("chroma", "chroma-server", "open-webui")  # two renames
+ALONE: Final = "qdrant-folder"  # one program at a time
+CYCLE: Final = ("move", "back", "move", "release")
+EXCHANGES: Final = ("switching", "returning")
+_UNKILLED: Final = 0.1  # share of the calls that are not killed
+
+
+class Forks:
+    """A process of `moves.py`."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        script = [sys.executable, str(Path(__file__).with_name("moves.py")), kind, str(folder)]
+        environment = os.environ | {"ANONYMIZED_TELEMETRY": "False"}
+        self.process = subprocess.Popen(
+            script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def __call__(self, call: str, **arguments: Any) -> dict[str, Any]:
+        self.send(call, **arguments)
+        return self.answer(call)
+
+    def send(self, call: str, **arguments: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"call": call, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self, call: str) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        found = json.loads(self.process.stdout.readline())
+        assert not found.get("failed"), call
+        return found
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill, and what was found after it.
+
+    Attributes:
+        call: The call that was killed: "move", "back" or "release".
+        step: Its last step, by the journal.
+        after_ms: Time since that step began.
+        found: Vectors of "before" or "after" the call; "gap" where Chroma had none under the name; "partly" where some
+            collections of Open WebUI were exchanged already.
+        looks: Complete looks of the reader meanwhile.
+        missed: Looks that found no collection, all between two renames.
+    """
+
+    call: str
+    step: str
+    after_ms: float
+    found: str
+    looks: int
+    missed: int
+
+
+class KilledMoves:
+    """An application, built anew, whose moves are killed.
+
+    Args:
+        kind: One of KINDS_MOVED.
+        folder: An empty folder.
+        dice: Draws instants.
+        postgres: Address of a database, for that kind.
+    """
+
+    def __init__(self, kind: str, folder: Path, dice: Random, postgres: str = "") -> None:
+        self.kind, self._folder, self._dice, self._postgres = kind, folder, dice, postgres
+
+    def run(self) -> Iterator[Kill]:
+        """Yield kills without end; each cycle is checked at its end.
+
+        Raises:
+            AssertionError: Rows were lost, changed or mixed, or a reader missed them.
+        """
+        with self._started():
+            self._forks("build")
+            found = self._forks("look")
+            self._places, self._known = found["places"], {"old-1": found["parts"]}
+            self._lengths: dict[str, dict[str, float]] = {}
+            source, target = "old-1", "new-1"
+            for call in CYCLE[:2]:  # without kills
+                self._lengths[call] = _lengths(self._forks(call, **self._arguments(call, target))["steps"])
+                found = self._forks("look")
+                if call == "move":
+                    self._known[target] = found["parts"]
+            assert found["parts"] == self._known[source]
+            self._lengths["release"] = _lengths(self._forks("release")["steps"])
+            while True:
+                for number, call in enumerate(CYCLE):
+                    before, after = (source, target) if call == "move" else (target, source)
+                    if call == "release":
+                        before, after = target, target
+                    files = self._forks("look")["files"] if number == 0 else files
+                    yield from self._killed(call, before, after, target)
+                    found = self._look(after)
+                    assert found == "after", (call, found)
+                    if call == "back":
+                        assert self._forks("look")["files"] == files
+                found = self._forks("look")
+                assert found["places"] == self._places
+                assert all(name.endswith(".context.safetensors") for name in found["journals"]), found["journals"]
+                source, target = target, source
+
+    def _killed(self, call: str, before: str, after: str, target: str) -> Iterator[Kill]:
+        """Repeat a call until it ends; yields each kill."""
+        last = "before" if before != after else "after"
+        while True:
+            kill = None
+            if self._dice.random() >= _UNKILLED:
+                step = self._dice.choice([*self._lengths[call]])
+                kill = (step, self._dice.uniform(0, self._lengths[call][step]))
+            with self._watched() as watched:
+                found = self._forks(call, kill=kill, **self._arguments(call, target))
+                step, began = found["steps"][-1]
+                seen = self._look(after, before)
+            missed = self._checked_misses(watched["missed"], found["steps"], last) if watched else 0
+            if not found["killed"] or step == "ended":
+                return
+            self._check(call, step, seen, last)
+            last = seen
+            after_ms = round(1000 * (found["killed_at"] - began), 1)
+            yield Kill(call, step, after_ms, seen, watched.get("looks", 0), missed)
+
+    def _check(self, call: str, step: str, seen: str, last: str) -> None:
+        """Check that the vectors are those of the step; `last` ones were there before the call."""
+        if step in EXCHANGES:
+            assert seen in ("before", "after", *(("gap", "partly") if self.kind in GAPS else ())), (call, step, seen)
+            return
+        ended = call == "release" or (call, step) in (("move", "switched"), ("back", "returned"))
+        expected = last if step == "begun" else "after" if ended else "before"
+        assert seen == expected, (call, step, seen, expected)
+
+    def _look(self, after: str, before: str | None = None) -> str:
+        """Return the model whose vectors all rows have, as `Kill.found`."""
+        found = set[str]()
+        for name, digest in self._forks("look")["parts"].items():
+            if digest is None:
+                found.add("gap")
+            elif digest == self._known[after][name]:
+                found.add("after")
+            else:
+                assert before is not None
+                assert digest == self._known[before][name], f"{self.kind}, {name}: rows of neither model"
+                found.add("before")
+        return "gap" if "gap" in found else "partly" if len(found) > 1 else found.pop()
+
+    def _checked_misses(self, missed: list[list[float]], steps: list[list[Any]], last: str) -> int:
+        """Check that a reader missed a collection only where it was renamed, or until the call after a kill did so."""
+        ends = [at for _, at in steps[1:]] + [float("inf")]
+        windows = [(began, until) for (step, began), until in zip(steps, ends, strict=True) if step in EXCHANGES]
+        if last == "gap":
+            windows.append((0.0, windows[0][1] if windows else float("inf")))
+        for began, until in missed:
+            assert any(began <= end and until >= start for start, end in windows), (missed, steps)
+        return len(missed)
+
+    @contextmanager
+    def _watched(self) -> Iterator[dict[str, Any]]:
+        """Let the reader look until the end; yields a dictionary with what it has seen then."""
+        found: dict[str, Any] = {}
+        if self._reader is None:
+            yield found
+            return
+        stop = self._folder / "stop"
+        stop.unlink(missing_ok=True)
+        known = {name: [each[name] for each in self._known.values()] for name in self._known["old-1"]}
+        self._reader.send("watch", known=known, until=str(stop))
+        assert self._reader.answer("watch") == {"watching": True}
+        try:
+            yield found
+        finally:
+            stop.touch()
+            found |= self._reader.answer("watch")
+
+    def _arguments(self, call: str, target: str) -> dict[str, str]:
+        return {"model": target} if call == "move" else {}
+
+    @contextmanager
+    def _started(self) -> Iterator[None]:
+        with ExitStack() as servers:
+            address = self._folder / "address"
+            if self.kind == "qdrant":
+                address.write_text(servers.enter_context(qdrant_rest.serving()))
+            if self.kind == "chroma-server":
+                address.write_text(str(servers.enter_context(chroma_server.serving(self._folder / "server"))))
+            if self.kind == "postgres":
+                address.write_text(self._postgres)
+            self._forks = Forks(self.kind, self._folder / "data")
+            servers.callback(self._forks.close)
+            self._reader = None if self.kind == ALONE else Forks(self.kind, self._folder / "data")
+            if self._reader is not None:
+                servers.callback(self._reader.close)
+            yield
+
+
+def _lengths(steps: list[tuple[str, float]]) -> dict[str, float]:
+    """Return the seconds of each step."""
+    return {step: until - began for (step, began), (_, until) in pairwise(steps)}
