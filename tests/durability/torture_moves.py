@@ -80,7 +80,7 @@ def write_table() -> None:
     """Write the kills of the newest code of each source into the page's table."""
     found = notes()
     lines = [
-        "| source | kills | of move, rollback, release | found: before, after, between | looks, missed | day, sources |",
+        "| source | kills | of move, rollback, release | found before, after, between | looks, missed | day, sources |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for kind in KINDS_MOVED:
