@@ -3,7 +3,7 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -117,6 +117,10 @@ class Application:
         del name
         return self.rows()
 
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        """Change the text of a row among the old vectors of a move, as a program does that had opened them before."""
+        raise NotImplementedError
+
     def places(self) -> list[str]:
         """Names of the tables, collections or files that are there, without those of journals."""
         return sorted(path.name for path in self.folder.iterdir())
@@ -172,6 +176,10 @@ class ChromaApplication(Application):
 
     def rows(self) -> list[Row]:
         return rows_of(self.opened())
+
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        held = self.client.get_collection("papers-cde-old", embedding_function=None)
+        held.update(ids=["d7"], documents=[text], embeddings=[vector])
 
     def places(self) -> list[str]:
         return sorted(each.name for each in self.client.list_collections())
@@ -234,6 +242,10 @@ class OpenWebUIApplication(Application):
             query_embeddings=model.embed_queries([query]).tolist(), n_results=1
         )
         return found["documents"][0][0]
+
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        held = self.client.get_collection(f"{self.parts[1]}-cde-old")
+        held.update(ids=held.get(limit=1)["ids"], documents=[text], embeddings=[vector])
 
     def part(self, name: str) -> list[Row]:
         return rows_of(self.client.get_collection(name=name))
@@ -418,6 +430,12 @@ class QdrantApplication(Application):
             for point in points
         ]
 
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        from qdrant_client.models import PointStruct
+
+        payload = {"page_content": text, "metadata": {"n": 7, "of": {"b": [1.5]}}}
+        self.client.upsert(notes["old"], [PointStruct(id=point_id(7), payload=payload, vector=vector)])
+
     def places(self) -> list[str]:
         return [each.name.partition("-")[0] for each in self.client.get_collections().collections]
 
@@ -512,6 +530,11 @@ class PostgresApplication(Application):
             Row(id_, text, metadata, None if vector is None else json.loads(vector))  # type: ignore[arg-type]
             for id_, text, metadata, vector in found
         ]
+
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        query = "UPDATE public_cde_old.papers SET document = %s, embedding = %s WHERE id = 'd7'"
+        with self.opened() as connection:
+            connection.execute(query, (text, str(vector)))
 
     def places(self) -> list[str]:
         query = (

@@ -1,8 +1,9 @@
 """Moves of an application's vectors that are killed at random instants, while another process reads them.
 
-One cycle moves them to another model, back, there again, and deletes the old ones; the next cycle takes the way back.
-Each call is killed and repeated until it ends. An instant is drawn in one of the call's steps, by the step's length in
-a cycle without kills, so that a switch of a millisecond has its share.
+One cycle moves them to another model, back, there again, brings a text that is changed among the old ones, and deletes
+these; the next cycle takes the way back.
+Each call is killed and repeated until it ends. Half of the instants are spread over the call's length, as it was in a
+cycle without kills; for the others a step is drawn first, so that a switch of a millisecond has its share.
 """
 
 import json
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import chroma_server
 import qdrant_rest
@@ -34,8 +35,11 @@ KINDS_MOVED: Final = (
 )
 GAPS: Final = ("chroma", "chroma-server", "open-webui")  # two renames
 ALONE: Final = "qdrant-folder"  # one program at a time
-CYCLE: Final = ("move", "back", "move", "release")
+WRITTEN: Final = ("chroma", "chroma-server", "qdrant", "qdrant-folder", "postgres", "open-webui")  # by old handles, too
+MODELS: Final = ("old-1", "new-1")
 EXCHANGES: Final = ("switching", "returning")
+State: TypeAlias = tuple[str, int]  # model, and edition of the text that is changed
+_BY_LENGTH: Final = 0.5  # share of the kills whose step is drawn by its length, else evenly
 _UNKILLED: Final = 0.1  # share of the calls that are not killed
 
 
@@ -77,7 +81,7 @@ class Kill:
     """One kill, and what was found after it.
 
     Attributes:
-        call: The call that was killed: "move", "back" or "release".
+        call: The call that was killed: "move", "back", "late" (a move that brings a later change) or "release".
         step: Its last step, by the journal.
         after_ms: Time since that step began.
         found: Vectors of "before" or "after" the call; "gap" where Chroma had none under the name; "partly" where some
@@ -106,6 +110,8 @@ class KilledMoves:
 
     def __init__(self, kind: str, folder: Path, dice: Random, postgres: str = "") -> None:
         self.kind, self._folder, self._dice, self._postgres = kind, folder, dice, postgres
+        late = ("late",) if kind in WRITTEN else ()
+        self._cycle = ("move", "back", "move", *late, "release")
 
     def run(self) -> Iterator[Kill]:
         """Yield kills without end; each cycle is checked at its end.
@@ -114,44 +120,58 @@ class KilledMoves:
             AssertionError: Rows were lost, changed or mixed, or a reader missed them.
         """
         with self._started():
-            self._forks("build")
-            found = self._forks("look")
-            self._places, self._known = found["places"], {"old-1": found["parts"]}
-            self._lengths: dict[str, dict[str, float]] = {}
-            source, target = "old-1", "new-1"
-            for call in CYCLE[:2]:  # without kills
-                self._lengths[call] = _lengths(self._forks(call, **self._arguments(call, target))["steps"])
-                found = self._forks("look")
-                if call == "move":
-                    self._known[target] = found["parts"]
-            assert found["parts"] == self._known[source]
-            self._lengths["release"] = _lengths(self._forks("release")["steps"])
+            state, places = self._unkilled()
             while True:
-                for number, call in enumerate(CYCLE):
-                    before, after = (source, target) if call == "move" else (target, source)
-                    if call == "release":
-                        before, after = target, target
-                    files = self._forks("look")["files"] if number == 0 else files
-                    yield from self._killed(call, before, after, target)
-                    found = self._look(after)
-                    assert found == "after", (call, found)
-                    if call == "back":
-                        assert self._forks("look")["files"] == files
+                model, edition = state
+                other = next(each for each in MODELS if each != model)
+                after = {"move": (other, edition), "back": state, "late": (other, 1 - edition)}
+                files = self._forks("look")["files"]
+                for call in self._cycle:
+                    if call == "late":
+                        self._forks("late", model=model, edition=1 - edition)
+                    before, state = state, after.get(call, state)
+                    yield from self._killed(call, before, state)
+                    assert self._look(state) == "after", call
+                    assert call != "back" or self._forks("look")["files"] == files
                 found = self._forks("look")
-                assert found["places"] == self._places
+                assert found["places"] == places
                 assert all(name.endswith(".context.safetensors") for name in found["journals"]), found["journals"]
-                source, target = target, source
 
-    def _killed(self, call: str, before: str, after: str, target: str) -> Iterator[Kill]:
+    def _unkilled(self) -> tuple[State, list[str]]:
+        """Build the application, and lead it through all states; returns the last one, and names of what is there."""
+        old, new = MODELS
+        self._forks("build")
+        found = self._forks("look")
+        self._known, self._lengths, places = {(old, 0): found["parts"]}, dict[str, dict[str, float]](), found["places"]
+        ways = {"move": (new, 0), "late": (new, 1), "back": (old, 1), "release": (old, 1)}
+        if self.kind not in WRITTEN:
+            ways = {"move": (new, 0), "back": (old, 0), "release": (old, 0)}
+        for call, state in ways.items():
+            if call == "late":
+                self._forks("late", model=old, edition=1)
+            self._lengths[call] = _lengths(self._called(call, state)["steps"])
+            parts = self._forks("look")["parts"]
+            assert self._known.setdefault(state, parts) == parts, call
+        return state, places
+
+    def _called(self, call: str, state: State, **kill: Any) -> dict[str, Any]:
+        """Do one of the calls of a cycle, after which the application is in a state."""
+        if call in ("move", "late"):
+            return self._forks("move", model=state[0], **kill)
+        return self._forks(call, **kill)
+
+    def _killed(self, call: str, before: State, after: State) -> Iterator[Kill]:
         """Repeat a call until it ends; yields each kill."""
         last = "before" if before != after else "after"
         while True:
             kill = None
             if self._dice.random() >= _UNKILLED:
-                step = self._dice.choice([*self._lengths[call]])
-                kill = (step, self._dice.uniform(0, self._lengths[call][step]))
+                lengths = self._lengths[call]
+                weights = [*lengths.values()] if self._dice.random() < _BY_LENGTH else None
+                (step,) = self._dice.choices([*lengths], weights)
+                kill = (step, self._dice.uniform(0, lengths[step]))
             with self._watched() as watched:
-                found = self._forks(call, kill=kill, **self._arguments(call, target))
+                found = self._called(call, after, kill=kill)
                 step, began = found["steps"][-1]
                 seen = self._look(after, before)
             missed = self._checked_misses(watched["missed"], found["steps"], last) if watched else 0
@@ -167,12 +187,15 @@ class KilledMoves:
         if step in EXCHANGES:
             assert seen in ("before", "after", *(("gap", "partly") if self.kind in GAPS else ())), (call, step, seen)
             return
+        if call == "late":
+            assert seen in ("before", "after"), (call, step, seen)
+            return
         ended = call == "release" or (call, step) in (("move", "switched"), ("back", "returned"))
         expected = last if step == "begun" else "after" if ended else "before"
         assert seen == expected, (call, step, seen, expected)
 
-    def _look(self, after: str, before: str | None = None) -> str:
-        """Return the model whose vectors all rows have, as `Kill.found`."""
+    def _look(self, after: State, before: State | None = None) -> str:
+        """Return the state that all rows are in, as `Kill.found`."""
         found = set[str]()
         for name, digest in self._forks("look")["parts"].items():
             if digest is None:
@@ -204,7 +227,7 @@ class KilledMoves:
             return
         stop = self._folder / "stop"
         stop.unlink(missing_ok=True)
-        known = {name: [each[name] for each in self._known.values()] for name in self._known["old-1"]}
+        known = {name: [each[name] for each in self._known.values()] for name in next(iter(self._known.values()))}
         self._reader.send("watch", known=known, until=str(stop))
         assert self._reader.answer("watch") == {"watching": True}
         try:
@@ -212,9 +235,6 @@ class KilledMoves:
         finally:
             stop.touch()
             found |= self._reader.answer("watch")
-
-    def _arguments(self, call: str, target: str) -> dict[str, str]:
-        return {"model": target} if call == "move" else {}
 
     @contextmanager
     def _started(self) -> Iterator[None]:

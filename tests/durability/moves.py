@@ -28,6 +28,7 @@ logging.disable(logging.WARNING)
 from applications import (  # noqa: E402
     APPLICATIONS,
     COUNT,
+    TEXTS,
     Application,
     ChromaServerApplication,
     OpenWebUIApplication,
@@ -97,6 +98,15 @@ def told(moving: Reembedding, tell: Tell) -> None:
         tell("step", last)
 
 
+def late(application: Application, tell: Tell, model: str, edition: int) -> None:
+    """Change a text among the old vectors, as a program does that had opened them before the switch."""
+    with reembedding(application.target) as moving:
+        assert moving.state is not None
+        notes = moving.state.notes
+    text = TEXTS[7] + " late" * edition
+    application.write_old(notes, text, stub(model, MODELS[model]).embed_queries([text])[0].tolist())
+
+
 def look(application: Application, tell: Tell) -> None:
     """Tell of the digests of all rows, by parts, as the framework returns them, and of what else is there."""
     tell("parts", seen(application))
@@ -148,7 +158,7 @@ def detailed(application: Application, name: str) -> str:
 
 
 CALLS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (build, move, back, release, look, watch)
+    each.__name__: each for each in (build, move, back, late, release, look, watch)
 }  # fmt: skip
 
 

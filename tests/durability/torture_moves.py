@@ -80,7 +80,7 @@ def write_table() -> None:
     """Write the kills of the newest code of each source into the page's table."""
     found = notes()
     lines = [
-        "| source | kills | of move, rollback, release | found before, after, between | looks, missed | day, sources |",
+        "| source | kills | of calls | found before, after, between | looks, missed | day, sources |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for kind in KINDS_MOVED:
@@ -89,11 +89,11 @@ def write_table() -> None:
         if not newest:
             continue
         calls, seen = Counter(note["call"] for note in newest), Counter(note["found"] for note in newest)
-        three = ", ".join(str(calls[call]) for call in ("move", "back", "release"))
+        four = ", ".join(str(calls[call]) for call in ("move", "back", "late", "release"))
         states = f"{seen['before']}, {seen['after']}, {seen['gap'] + seen['partly']}"
         looks = f"{sum(note['looks'] for note in newest)}, {sum(note['missed'] for note in newest)}"
         day = f"{newest[-1]['day']}, {newest[-1]['code'][:7]}"
-        lines.append(f"| {kind} | {len(newest)} | {three} | {states} | {looks} | {day} |")
+        lines.append(f"| {kind} | {len(newest)} | {four} | {states} | {looks} | {day} |")
     replaced(PAGE, BEGIN, END, lines)
 
 
