@@ -532,9 +532,12 @@ class PostgresApplication(Application):
         ]
 
     def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
-        query = "UPDATE public_cde_old.papers SET document = %s, embedding = %s WHERE id = 'd7'"
+        query = (
+            "UPDATE public_cde_old.papers SET document = %s, words = to_tsvector('english', %s), embedding = %s "
+            "WHERE id = 'd7'"
+        )
         with self.opened() as connection:
-            connection.execute(query, (text, str(vector)))
+            connection.execute(query, (text, text, str(vector)))
 
     def places(self) -> list[str]:
         query = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 import chroma_server
 import qdrant_rest
@@ -44,36 +44,52 @@ _UNKILLED: Final = 0.1  # share of the calls that are not killed
 
 
 class Forks:
-    """A process of `moves.py`."""
+    """One of the processes of `moves.py`."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        script = [sys.executable, str(Path(__file__).with_name("moves.py")), kind, str(folder)]
-        environment = os.environ | {"ANONYMIZED_TELEMETRY": "False"}
-        self.process = subprocess.Popen(
-            script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+    def __init__(self, asked: IO[str], answers: IO[str]) -> None:
+        self._asked, self._answers = asked, answers
+        self.place = dict[str, str]()  # kind and folder of the application
 
     def __call__(self, call: str, **arguments: Any) -> dict[str, Any]:
         self.send(call, **arguments)
         return self.answer(call)
 
     def send(self, call: str, **arguments: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"call": call, **arguments}) + "\n")
-        self.process.stdin.flush()
+        self._asked.write(json.dumps({**self.place, "call": call, **arguments}) + "\n")
+        self._asked.flush()
 
     def answer(self, call: str) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        found = json.loads(self.process.stdout.readline())
+        found = json.loads(self._answers.readline())
         assert not found.get("failed"), call
         return found
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(60) == 0
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+
+@contextmanager
+def forking() -> Iterator[tuple[Forks, Forks]]:
+    """Start `moves.py`; yields the process of moves, and that of the reader."""
+    (read, asks), (answered, writes) = os.pipe(), os.pipe()
+    script = [sys.executable, str(Path(__file__).with_name("moves.py")), str(read), str(writes)]
+    environment = os.environ | {"ANONYMIZED_TELEMETRY": "False"}
+    with (
+        subprocess.Popen(
+            script,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            pass_fds=(read, writes),
+        ) as process,
+        os.fdopen(asks, "w") as asked,
+        os.fdopen(answered) as answers,
+    ):
+        os.close(read)
+        os.close(writes)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield Forks(process.stdin, process.stdout), Forks(asked, answers)
+        asked.close()
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 @dataclass(frozen=True)
@@ -105,11 +121,16 @@ class KilledMoves:
         kind: One of KINDS_MOVED.
         folder: An empty folder.
         dice: Draws instants.
+        forks: The process of moves, and that of the reader.
         postgres: Address of a database, for that kind.
     """
 
-    def __init__(self, kind: str, folder: Path, dice: Random, postgres: str = "") -> None:
+    def __init__(self, kind: str, folder: Path, dice: Random, forks: tuple[Forks, Forks], postgres: str = "") -> None:
         self.kind, self._folder, self._dice, self._postgres = kind, folder, dice, postgres
+        self._forks, reader = forks
+        self._reader = None if kind == ALONE else reader
+        for each in forks:
+            each.place = {"kind": kind, "folder": str(folder / "data")}
         late = ("late",) if kind in WRITTEN else ()
         self._cycle = ("move", "back", "move", *late, "release")
 
@@ -246,11 +267,6 @@ class KilledMoves:
                 address.write_text(str(servers.enter_context(chroma_server.serving(self._folder / "server"))))
             if self.kind == "postgres":
                 address.write_text(self._postgres)
-            self._forks = Forks(self.kind, self._folder / "data")
-            servers.callback(self._forks.close)
-            self._reader = None if self.kind == ALONE else Forks(self.kind, self._folder / "data")
-            if self._reader is not None:
-                servers.callback(self._reader.close)
             yield
 
 

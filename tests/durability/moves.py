@@ -1,10 +1,11 @@
-"""A process that forks for each command on its standard input, so that what takes long to import is imported once.
+"""Two processes that fork for each command, so that what takes long to import is imported once.
 
-    python moves.py KIND FOLDER
+    python moves.py READING WRITING     file descriptors of the commands and answers of the second one, a reader
 
-Each line is a command for a child, which has no threads of Chroma or FAISS, as JSON: its `call`, one of CALLS, and
-arguments. With `kill`, a step and seconds, the child is killed so long after it told of the step: `begun`, or those of
-a move's journal. The answer is one line of JSON with all that it told.
+Each line of the input is a command for a child, which has no threads of Chroma or FAISS, as JSON: the `kind` of the
+application, its `folder`, the `call`, one of CALLS, and arguments. With `kill`, a step and seconds, the child is killed
+so long after it told of the step: `begun`, or those of a move's journal. The answer is one line of JSON with all that
+it told.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 warnings.simplefilter("ignore")
@@ -30,6 +31,7 @@ from applications import (  # noqa: E402
     COUNT,
     TEXTS,
     Application,
+    ChromaApplication,
     ChromaServerApplication,
     OpenWebUIApplication,
     QdrantFolderApplication,
@@ -118,7 +120,14 @@ def look(application: Application, tell: Tell) -> None:
 
 
 def watch(application: Application, tell: Tell, known: dict[str, list[str]], until: str) -> None:
-    """Read all rows again and again until there is a file; each part has to be one of the known ones."""
+    """Read all rows again and again until there is a file; each part has to be one of the known ones.
+
+    Chroma reads texts and vectors one after the other, so that one of them may be those before a write.
+    """
+    if isinstance(application, ChromaApplication | OpenWebUIApplication):
+        for name, states in known.items():
+            texts, vectors = zip(*(state.split() for state in states), strict=True)
+            known[name] = [f"{one} {other}" for one in texts for other in vectors]
     looks, missed = 0, list[tuple[float, float]]()
     while not Path(until).exists():
         began = time.monotonic()
@@ -135,7 +144,7 @@ def watch(application: Application, tell: Tell, known: dict[str, list[str]], unt
 
 
 def seen(application: Application) -> dict[str, str | None]:
-    """The digests of the parts' rows; None in Chroma's gap between two renames."""
+    """The digests of the parts' rows, without and of their vectors; None in Chroma's gap between two renames."""
     found: dict[str, str | None] = {}
     for name in application.parts:
         try:
@@ -145,8 +154,10 @@ def seen(application: Application) -> dict[str, str | None]:
                 raise
             found[name] = None
             continue
-        written = json.dumps(sorted([row.id, row.text, row.metadata, row.vector] for row in rows), sort_keys=True)
-        found[name] = hashlib.sha256(written.encode()).hexdigest()
+        in_order = sorted(rows, key=lambda row: row.id)
+        halves = [[[row.id, row.text, row.metadata] for row in in_order], [[row.id, row.vector] for row in in_order]]
+        written = [json.dumps(half, sort_keys=True).encode() for half in halves]
+        found[name] = " ".join(hashlib.sha256(half).hexdigest() for half in written)
     return found
 
 
@@ -185,28 +196,42 @@ def child(kind: str, folder: Path, call: str, arguments: dict[str, Any], sender:
         os._exit(status)
 
 
-def main(kind: str, folder: str) -> None:
-    os.chdir(Path(folder).parent)  # with the journals of servers
+def main(reading: str, writing: str) -> None:
+    """Serve two channels: the standard ones, and in a fork of its own those of a reader."""
     for name in PAGED:
         vars(importlib.import_module(f"cde_rag.adoption.{name}"))["PAGE"] = ROWS
-    if kind == "lancedb":
-        import lancedb  # noqa: F401  # whose own loop begins anew in a fork
-    for line in sys.stdin:
+    if os.fork() == 0:
+        with os.fdopen(int(reading)) as asked, os.fdopen(int(writing), "w") as answers:
+            serve(asked, answers)
+        return
+    os.close(int(reading))
+    os.close(int(writing))
+    serve(sys.stdin, sys.stdout)
+    os.wait()
+
+
+def serve(lines: TextIO, answers: TextIO) -> None:
+    """Fork for each line."""
+    for line in lines:
         asked = json.loads(line)
-        call, (step, after_s) = asked.pop("call"), asked.pop("kill", None) or ("", 0.0)
+        kind, folder, call = asked.pop("kind"), Path(asked.pop("folder")), asked.pop("call")
+        step, after_s = asked.pop("kill", None) or ("", 0.0)
+        if kind == "lancedb":
+            import lancedb  # noqa: F401  # whose own loop begins anew in a fork
         receiver, sender = os.pipe()
         if (process := os.fork()) == 0:
             os.close(receiver)
-            child(kind, Path(folder), call, asked, sender)
+            os.chdir(folder.parent)  # with the journals of servers
+            child(kind, folder, call, asked, sender)
         os.close(sender)
-        answer = listened(process, receiver, step, after_s)
+        answer = listened(process, receiver, step, after_s, answers)
         os.close(receiver)
         status = os.waitpid(process, 0)[1]
         answer |= {"killed": os.WIFSIGNALED(status), "failed": os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
-def listened(process: int, receiver: int, step: str, after_s: float) -> dict[str, Any]:
+def listened(process: int, receiver: int, step: str, after_s: float, answers: TextIO) -> dict[str, Any]:
     """Return all that a child tells until it ends, or is killed so long after a step began."""
     found: dict[str, Any] = {"steps": []}
     rest, ends = b"", None
@@ -221,7 +246,7 @@ def listened(process: int, receiver: int, step: str, after_s: float) -> dict[str
         *lines, rest = (rest + piece).split(b"\n")
         for key, value, at in map(json.loads, lines):
             if key == "watching":
-                print(json.dumps({key: value}), flush=True)
+                print(json.dumps({key: value}), file=answers, flush=True)
             elif key != "step":
                 found[key] = value
             else:

@@ -1,15 +1,21 @@
 """A move to another model that is killed at random instants serves old or new vectors, is continued, and goes back."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
 
 import pytest
-from killed_moves import KINDS_MOVED, KilledMoves
+from killed_moves import KINDS_MOVED, Forks, KilledMoves, forking
 
 LONG = ("chroma-server", "lancedb", "llamaindex-faiss", "open-webui", "qdrant-folder")  # others have their code, too
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[tuple[Forks, Forks]]:
+    with forking() as made:
+        yield made
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -17,11 +23,16 @@ LONG = ("chroma-server", "lancedb", "llamaindex-faiss", "open-webui", "qdrant-fo
     "moved", [pytest.param(kind, marks=pytest.mark.long) if kind in LONG else kind for kind in KINDS_MOVED]
 )
 def test_a_move_that_is_killed_is_continued(
-    moved: str, scratch: Path, seed: int, tell: Callable[[str], None], request: pytest.FixtureRequest
+    moved: str,
+    scratch: Path,
+    forks: tuple[Forks, Forks],
+    seed: int,
+    tell: Callable[[str], None],
+    request: pytest.FixtureRequest,
 ) -> None:
     """Few kills; `torture_moves.py` makes fifty of each kind, and more."""
     postgres = request.getfixturevalue("postgres") if moved == "postgres" else ""
-    run = KilledMoves(moved, scratch, Random(seed), postgres).run()
+    run = KilledMoves(moved, scratch, Random(seed), forks, postgres).run()
     kills = list(islice(run, 3))
     run.close()
     tell(f"{len(kills)} calls killed, {sum(kill.found == 'gap' for kill in kills)} in a gap; all continued")

@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from killed_moves import KINDS_MOVED, KilledMoves
+from killed_moves import KINDS_MOVED, Forks, KilledMoves, forking
 from torture import PAGE, ROOT, replaced, sources
 from tqdm import tqdm
 
@@ -36,19 +36,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=KINDS_MOVED, default=KINDS_MOVED, help="kinds of sources")
     options = parser.parse_args()
     now = sources()
-    for kind in options.only:
-        done = len(
-            [note for note in notes() if (note["source"], note["seed"], note["code"]) == (kind, options.seed, now)]
-        )
-        if done < options.kills:
-            run(kind, options.seed, range(done, options.kills), now)
-            write_table()
+    with forking() as forks:
+        for kind in options.only:
+            made = [note for note in notes() if (note["source"], note["seed"]) == (kind, options.seed)]
+            done = len([note for note in made if note["code"] == now])
+            if done < options.kills:
+                run(kind, options.seed, range(done, options.kills), now, forks)
+                write_table()
 
 
-def run(kind: str, seed: int, numbers: range, now: str) -> None:
+def run(kind: str, seed: int, numbers: range, now: str, forks: tuple[Forks, Forks]) -> None:
     """Make the kills of these numbers, and note each."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, database(kind) as address:
-        moves = KilledMoves(kind, Path(folder), Random(f"{seed} {kind} {numbers.start}"), address)
+        moves = KilledMoves(kind, Path(folder), Random(f"{seed} {kind} {numbers.start}"), forks, address)
         with closing(moves.run()) as kills, NOTES.open("a", encoding="utf-8") as file:
             for number, kill in zip(tqdm(numbers, desc=kind), kills, strict=False):
                 day = time.strftime("%Y-%m-%d", time.gmtime())
