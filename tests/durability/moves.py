@@ -47,6 +47,7 @@ MOVED = APPLICATIONS | {
     "qdrant-folder": QdrantFolderApplication,
 }
 MODELS = {"old-1": 16, "new-1": 24}  # dimensions
+PAUSE_S = 0.005  # between two looks of a reader
 ROWS = 16  # a page, so that a move has several
 PAGED = (
     "carrying",
@@ -136,6 +137,7 @@ def watch(application: Application, tell: Tell, known: dict[str, list[str]], unt
                 missed.append((began, time.monotonic()))
             elif found not in known[name]:
                 raise AssertionError(f"{name}: rows of neither model: {detailed(application, name)}")
+        time.sleep(PAUSE_S)
         looks += 1
         if looks == 1:
             tell("watching", True)
