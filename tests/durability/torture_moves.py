@@ -20,9 +20,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from killed_moves import KINDS_MOVED, Forks, KilledMoves, forking
 from torture import PAGE, ROOT, replaced, sources
-from tqdm import tqdm
 
 NOTES = ROOT / "lab/tables/moves.jsonl"
 BEGIN, END = "<!-- moves: begin -->", "<!-- moves: end -->"
