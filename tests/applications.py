@@ -220,21 +220,27 @@ class OpenWebUIApplication(Application):
     def build(self, embedder: Embedder) -> None:
         """Each part has its share of the texts, with line breaks; one more has none."""
         self.folder.mkdir()
-        share = COUNT // len(self.parts)
-        for place, name in enumerate(self.parts):
-            texts = TEXTS[share * place : share * (place + 1)]
-            self.insert(name, [text.replace(" ", "\n", 1) for text in texts], embedder)
+        for name, texts in zip(self.parts, self.texts(), strict=True):
+            self.insert(name, texts, embedder)
         self.client.get_or_create_collection(name="file-empty", metadata={"hnsw:space": "cosine"})
 
     def insert(self, name: str, texts: list[str], model: Embedder) -> None:
         collection = self.client.get_or_create_collection(name=name, metadata={"hnsw:space": "cosine"})
         lines = texts if name.startswith("user-memory-") else [text.replace("\n", " ") for text in texts]
         collection.upsert(
-            ids=[f"{len(text)}-{text[:20]}" for text in texts],
+            ids=self.ids(texts),
             documents=texts,
             embeddings=model.embed_passages(lines, None).vectors.tolist(),
             metadatas=[{"source": f"{name}.md", "start_index": place} for place in range(len(texts))],
         )
+
+    def texts(self) -> list[list[str]]:
+        share = COUNT // len(self.parts)
+        lines = [text.replace(" ", "\n", 1) for text in TEXTS]
+        return [lines[share * place : share * (place + 1)] for place in range(len(self.parts))]
+
+    def ids(self, texts: list[str]) -> list[str]:
+        return [f"{len(text)}-{text[:20]}" for text in texts]
 
     def found_in(self, name: str, query: str, model: Embedder) -> str:
         """The text of one collection that comes first."""
@@ -245,7 +251,7 @@ class OpenWebUIApplication(Application):
 
     def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
         held = self.client.get_collection(f"{self.parts[1]}-cde-old")
-        held.update(ids=held.get(limit=1)["ids"], documents=[text], embeddings=[vector])
+        held.update(ids=[self.ids(self.texts()[1])[0]], documents=[text], embeddings=[vector])
 
     def part(self, name: str) -> list[Row]:
         return rows_of(self.client.get_collection(name=name))

@@ -222,7 +222,8 @@ class KilledMoves:
             if digest is None:
                 found.add("gap")
             elif digest == self._known[after][name]:
-                found.add("after")
+                if before in (None, after) or digest != self._known[before][name]:  # else it says nothing
+                    found.add("after")
             else:
                 assert before is not None
                 assert digest == self._known[before][name], f"{self.kind}, {name}: rows of neither model"
