@@ -250,8 +250,9 @@ class OpenWebUIApplication(Application):
         return found["documents"][0][0]
 
     def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
-        held = self.client.get_collection(f"{self.parts[1]}-cde-old")
-        held.update(ids=[self.ids(self.texts()[1])[0]], documents=[text], embeddings=[vector])
+        held = self.client.get_collection(f"{self.parts[0]}-cde-old")
+        (id_,) = self.ids([TEXTS[7].replace(" ", "\n", 1)])
+        held.update(ids=[id_], documents=[text.replace(" ", "\n", 1)], embeddings=[vector])
 
     def part(self, name: str) -> list[Row]:
         return rows_of(self.client.get_collection(name=name))
