@@ -16,10 +16,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-all demo test test-all test-lab test-long docs release mutations torture train-tiny flat-memory links lint clean
+.PHONY: help setup setup-all demo test test-all test-lab test-long docs release mutations torture torture-moves train-tiny flat-memory links lint clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SMALL) ## install the project into .venv, with the demo, the server and the tests of the core (2 GB)
 	@echo "setup: $(VENV) is ready"
@@ -48,6 +48,9 @@ mutations: $(READY) ## take the integrations' guards out one by one; a test has 
 
 torture: $(READY) ## the long durability run (some hours; started again, it continues); SEED=1 draws others
 	@$(BIN)/python tests/durability/torture.py --seed $(or $(SEED),0)
+
+torture-moves: $(READY) ## kill moves of other applications' vectors, fifty times each (an hour; it continues, too)
+	@$(BIN)/python tests/durability/torture_moves.py --seed $(or $(SEED),0)
 
 train-tiny: $(READY) ## train a real tiny model with three seeds, and see whether it learns (needs ../shared/data)
 	@$(BIN)/python lab/benchmarks/train_tiny.py

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +110,20 @@ class Application:
         self.journals = folder.with_name(f"{folder.name}.cde-move")
 
     target: str
+    parts = ("",)  # names of the collections that are moved together
+
+    def part(self, name: str) -> list[Row]:
+        """The rows of one of `parts`."""
+        del name
+        return self.rows()
+
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        """Change the text of a row among the old vectors of a move, as a program does that had opened them before."""
+        raise NotImplementedError
+
+    def places(self) -> list[str]:
+        """Names of the tables, collections or files that are there, without those of journals."""
+        return sorted(path.name for path in self.folder.iterdir())
 
     def embedded(self) -> list[str]:
         """The texts as the framework embeds them."""
@@ -160,9 +175,90 @@ class ChromaApplication(Application):
         return self.opened().query(query_embeddings=embedder.embed_queries([query]), n_results=k)["documents"][0]
 
     def rows(self) -> list[Row]:
-        found = self.opened().get(include=["documents", "metadatas", "embeddings"])
-        each = zip(found["ids"], found["documents"], found["metadatas"], found["embeddings"], strict=True)
-        return [Row(id_, text, metadata or {}, vector.tolist()) for id_, text, metadata, vector in each]
+        return rows_of(self.opened())
+
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        held = self.client.get_collection("papers-cde-old", embedding_function=None)
+        held.update(ids=["d7"], documents=[text], embeddings=[vector])
+
+    def places(self) -> list[str]:
+        return sorted(each.name for each in self.client.list_collections())
+
+
+def rows_of(collection: Any) -> list[Row]:
+    found = collection.get(include=["documents", "metadatas", "embeddings"])
+    each = zip(found["ids"], found["documents"], found["metadatas"], found["embeddings"], strict=True)
+    return [Row(id_, text, metadata or {}, vector.tolist()) for id_, text, metadata, vector in each]
+
+
+class ChromaServerApplication(ChromaApplication):
+    """The same on a server, whose port the file `address` has."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.port = int(folder.with_name("address").read_text())
+        self.target, self.journals = f"chroma:http://127.0.0.1:{self.port}#papers", folder.with_name("papers.cde-move")
+
+    @property
+    def client(self) -> Any:
+        return chromadb.HttpClient("127.0.0.1", self.port)
+
+
+class OpenWebUIApplication(Application):
+    """The calls of Open WebUI's `ChromaClient`, and those of its routers that embed; its package is too large here."""
+
+    parts = ("3f0c6a2e-8a50-4a2a-9a35-0d5c2f1b7e11", "file-one", "user-memory-me", "web-search-" + "0" * 52)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.target, self.journals = f"open-webui:{folder}", folder / "vector_db.cde-move"
+
+    @property
+    def client(self) -> Any:
+        return chromadb.PersistentClient(path=str(self.folder / "vector_db"))
+
+    def build(self, embedder: Embedder) -> None:
+        """Each part has its share of the texts, with line breaks; one more has none."""
+        self.folder.mkdir()
+        for name, texts in zip(self.parts, self.texts(), strict=True):
+            self.insert(name, texts, embedder)
+        self.client.get_or_create_collection(name="file-empty", metadata={"hnsw:space": "cosine"})
+
+    def insert(self, name: str, texts: list[str], model: Embedder) -> None:
+        collection = self.client.get_or_create_collection(name=name, metadata={"hnsw:space": "cosine"})
+        lines = texts if name.startswith("user-memory-") else [text.replace("\n", " ") for text in texts]
+        collection.upsert(
+            ids=self.ids(texts),
+            documents=texts,
+            embeddings=model.embed_passages(lines, None).vectors.tolist(),
+            metadatas=[{"source": f"{name}.md", "start_index": place} for place in range(len(texts))],
+        )
+
+    def texts(self) -> list[list[str]]:
+        share = COUNT // len(self.parts)
+        lines = [text.replace(" ", "\n", 1) for text in TEXTS]
+        return [lines[share * place : share * (place + 1)] for place in range(len(self.parts))]
+
+    def ids(self, texts: list[str]) -> list[str]:
+        return [f"{len(text)}-{text[:20]}" for text in texts]
+
+    def found_in(self, name: str, query: str, model: Embedder) -> str:
+        """The text of one collection that comes first."""
+        found = self.client.get_collection(name=name).query(
+            query_embeddings=model.embed_queries([query]).tolist(), n_results=1
+        )
+        return found["documents"][0][0]
+
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        held = self.client.get_collection(f"{self.parts[0]}-cde-old")
+        (id_,) = self.ids([TEXTS[7].replace(" ", "\n", 1)])
+        held.update(ids=[id_], documents=[text.replace(" ", "\n", 1)], embeddings=[vector])
+
+    def part(self, name: str) -> list[Row]:
+        return rows_of(self.client.get_collection(name=name))
+
+    def places(self) -> list[str]:
+        return sorted(each.name for each in self.client.list_collections())
 
 
 class LangChainApplication(Application):
@@ -292,6 +388,10 @@ class LanceApplication(Application):
         found = self.opened().to_arrow().to_pylist()
         return [Row(row.pop("id"), row.pop("text"), row, row.pop("vector")) for row in found]
 
+    def places(self) -> list[str]:
+        indexes = [f"{each.name} {each.index_type}" for each in self.opened().list_indices()]
+        return sorted([*super().places(), *indexes])
+
 
 class QdrantApplication(Application):
     """LangChain's QdrantVectorStore over an alias, as Qdrant's documentation has it for such moves."""
@@ -336,6 +436,29 @@ class QdrantApplication(Application):
             Row(str(point.id), point.payload["page_content"], point.payload["metadata"], point.vector)
             for point in points
         ]
+
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        from qdrant_client.models import PointStruct
+
+        payload = {"page_content": text, "metadata": {"n": 7, "of": {"b": [1.5]}}}
+        self.client.upsert(notes["old"], [PointStruct(id=point_id(7), payload=payload, vector=vector)])
+
+    def places(self) -> list[str]:
+        return [each.name.partition("-")[0] for each in self.client.get_collections().collections]
+
+
+class QdrantFolderApplication(QdrantApplication):
+    """The same in a folder of Qdrant's client, which one program at a time can have open."""
+
+    def __init__(self, folder: Path) -> None:
+        Application.__init__(self, folder)
+        self.target = f"qdrant:{folder}#papers"
+
+    @cached_property
+    def client(self) -> Any:  # type: ignore[override]
+        from qdrant_client import QdrantClient
+
+        return QdrantClient(path=str(self.folder))
 
 
 def point_id(number: int) -> str:
@@ -414,6 +537,22 @@ class PostgresApplication(Application):
             Row(id_, text, metadata, None if vector is None else json.loads(vector))  # type: ignore[arg-type]
             for id_, text, metadata, vector in found
         ]
+
+    def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
+        query = (
+            "UPDATE public_cde_old.papers SET document = %s, words = to_tsvector('english', %s), embedding = %s "
+            "WHERE id = 'd7'"
+        )
+        with self.opened() as connection:
+            connection.execute(query, (text, text, str(vector)))
+
+    def places(self) -> list[str]:
+        query = (
+            "SELECT format('%s.%s', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
+            "WHERE n.nspname LIKE 'public%'"
+        )
+        with self.opened() as connection:
+            return sorted(name for (name,) in connection.execute(query).fetchall())
 
 
 APPLICATIONS: dict[str, Callable[[Path], Application]] = {

@@ -66,11 +66,12 @@ class Carrying:
         number = self._journal.new_pass()
         for page in self._source.rows(self._notes, old=self._old):
             once = list({row.id: row for row in page}.values())
-            known = self._journal.digests([row.id for row in once])
-            changed = [row for row in once if known.get(row.id) != row.digest]
+            digests = {row.id: row.digest for row in once}
+            known = self._journal.digests(digests)
+            changed = [row for row in once if known.get(row.id) != digests[row.id]]
             if changed:
                 self._write(changed, known, number)
-            self._journal.note({row.id: row.digest for row in once}, number)
+            self._journal.note(digests, number)
         for ids in self._journal.unseen(number, PAGE):
             self._remove(ids)
         return Carried(self._written, self._removed, self._kept)

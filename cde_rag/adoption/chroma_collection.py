@@ -195,18 +195,21 @@ class ChromaCollection:
         *,
         old: bool,
     ) -> None:
-        """Write records; one that is there goes first, since Chroma would merge its metadata."""
+        """Write records, each at once for readers; one that loses its document goes first, since Chroma keeps that."""
         collection = self._known(notes, old=old)
-        if there := collection.get(ids=[row.id for row in rows], include=[])["ids"]:
-            collection.delete(ids=there)
+        there = {row.id: row.payload for row in self.get(notes, [row.id for row in rows], old=old)}
+        losing = [row.id for row in rows if row.id in there and _loses(there[row.id], row.payload)]
+        if losing:
+            collection.delete(ids=losing)
+            there = {id_: payload for id_, payload in there.items() if id_ not in losing}
         size = int(self._client.get_max_batch_size())
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
-            collection.add(
+            collection.upsert(
                 ids=[row.id for row in part],
                 embeddings=vectors[start : start + size],
                 documents=[row.payload["document"] for row in part],
-                metadatas=[row.payload["metadata"] or None for row in part],
+                metadatas=[_replacing(there.get(row.id), row.payload) for row in part],
                 uris=[row.payload["uri"] for row in part],
             )
 
@@ -376,6 +379,16 @@ def _rows(page: Mapping[str, Any], texts: TextOf) -> list[SourceRow]:
         payload = {"document": document, "metadata": metadata, "uri": uri}
         found.append(SourceRow(id_, texts(document, metadata), payload))
     return found
+
+
+def _loses(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    return any(before[part] is not None and after[part] is None for part in ("document", "uri"))
+
+
+def _replacing(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return metadata for a write that Chroma merges: keys that go are None."""
+    gone = {} if before is None else dict.fromkeys(before["metadata"] or ())
+    return gone | (after["metadata"] or {}) or None
 
 
 def _index(collection: Any) -> dict[str, Any]:

@@ -399,14 +399,15 @@ class _Pass:
         total = self._source.count()
         for page in self._source.rows(notes, old=True):
             once = list({row.id: row for row in page}.values())
-            known = self._journal.digests([row.id for row in once])
+            digests = {row.id: row.digest for row in once}
+            known = self._journal.digests(digests)
             lacking = {row.id for row in self._source.lacking(notes, once, old=False)}
-            stale = [row for row in once if known.get(row.id) != row.digest or row.id in lacking]
+            stale = [row for row in once if known.get(row.id) != digests[row.id] or row.id in lacking]
             if stale:
                 self.changed += len(stale)
                 self._journal.note({row.id: "" for row in stale}, number)
                 self._source.put(notes, stale, self._vectors(stale), old=False)
-            self._journal.note({row.id: row.digest for row in once}, number)
+            self._journal.note(digests, number)
             self._count(once)
             if self._report is not None:
                 self._report(Progress(done=self.rows, total=total, elapsed_s=time.monotonic() - started))

@@ -1,14 +1,11 @@
 """A collection on Chroma's server, which starts from its wheel, is moved while another client reads it."""
 
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import chroma_server
 import chromadb
 import pytest
 from applications import COUNT, TEXTS, stub
@@ -25,31 +22,10 @@ pytestmark = [
 ]
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    port = free_port()
-    command = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(tmp_path / "db")]
-    server = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-        except OSError:
-            assert server.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    yield port
-    server.terminate()
-    server.wait()
+    with chroma_server.serving(tmp_path / "db") as port:
+        yield port
 
 
 def test_a_collection_of_a_server_is_moved_and_goes_back(
@@ -93,6 +69,6 @@ def test_a_collection_of_a_server_is_moved_and_goes_back(
 
 def test_a_server_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    for place in (f"http://127.0.0.1:{free_port()}", "ftp://x", "http://"):
+    for place in (f"http://127.0.0.1:{chroma_server.free_port()}", "ftp://x", "http://"):
         with pytest.raises(StoreError, match="chroma:"), reembedding(f"chroma:{place}#papers"):
             pass

@@ -124,15 +124,37 @@ def test_a_row_whose_copy_was_cut_is_brought_again(
 
     held = chroma.opened()
     switched(chroma.target, new)
-    held.update(ids=["d5"], documents=["changed"], embeddings=old.embed_queries(["changed"]))
+    held.delete(ids=["d5"])
+    held.add(ids=["d5"], embeddings=old.embed_queries(["a picture"]), metadatas=[{"of": "a bank"}])
     with monkeypatch.context() as patch, reembedding(chroma.target) as move:
-        patch.setattr(Collection, "add", killed)  # the old row is deleted already
+        patch.setattr(Collection, "upsert", killed)  # the row loses its document, so that it was deleted before
         with pytest.raises(KeyboardInterrupt):
             move.catch_up(new)
     assert "d5" not in {row.id for row in chroma.rows()}
     with reembedding(chroma.target) as move:
         assert move.catch_up(new).kept == 0
-    assert {row.id: row.text for row in chroma.rows()}["d5"] == "changed"
+    assert {row.id: row.metadata for row in chroma.rows()}["d5"] == {"of": "a bank"}
+
+
+def test_readers_never_miss_a_row_that_is_brought(
+    chroma: ChromaApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    """Chroma merges metadata of what it has, but a deletion before would be seen, and stay after a kill."""
+    from chromadb import Collection
+
+    held = chroma.opened()
+    switched(chroma.target, new)
+    vectors = old.embed_queries(["a", "b", "c"])
+    held.update(ids=["d4", "d5"], documents=["a", "b"], embeddings=vectors[:2], metadatas=[{"n": None, "m": 1.5}, None])
+    held.update(ids=["d7"], documents=["c"], embeddings=vectors[2:], metadatas=[{"n": None, "tags": None}])
+    monkeypatch.setattr(Collection, "delete", killed)
+    with reembedding(chroma.target) as move:
+        assert move.catch_up(new).written == 3
+    rows = {row.id: row for row in chroma.rows()}
+    assert (rows["d4"].text, rows["d4"].metadata) == ("a", {"tags": ["a", "b"], "m": 1.5})
+    assert (rows["d5"].text, rows["d5"].metadata) == ("b", {"n": 5, "tags": ["a", "b"]})
+    assert (rows["d7"].text, rows["d7"].metadata) == ("c", {})
+    assert rows["d7"].vector == pytest.approx(new.embed_passages(["c"], None).vectors[0].tolist(), abs=1e-5)
 
 
 def test_rows_that_pages_pass_over_are_not_deleted(

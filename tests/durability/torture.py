@@ -58,16 +58,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run tests whose id contains this text")
     parser.add_argument("--minutes", type=float, default=24 * 60, help="begin no test after so many minutes")
     arguments = parser.parse_args()
-    sources, ended = _sources(), time.monotonic() + 60 * arguments.minutes
+    now, ended = sources(), time.monotonic() + 60 * arguments.minutes
     done = {(note.test, note.seed, note.sources) for note in notes()}
     tests = [test for test in _collected(arguments.seed) if arguments.only in test]
-    left = [test for test in tests if (test, arguments.seed, sources) not in done]
+    left = [test for test in tests if (test, arguments.seed, now) not in done]
     print(f"{len(tests)} tests, {len(left)} of them left, seed {arguments.seed}", file=sys.stderr)
     failed = 0
     for test in tqdm(left, unit="test"):
         if time.monotonic() >= ended:
             break
-        note = _run(test, arguments.seed, sources)
+        note = _run(test, arguments.seed, now)
         failed += note.outcome == "failed"
         lines = [json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in (*notes(), note)]
         replace_durably(NOTES, "".join(lines).encode())
@@ -83,26 +83,32 @@ def notes() -> list[Note]:
 
 
 def write_table(page: Path, found: Iterable[Note]) -> None:
-    """Write the newest note of each test and seed into the page's table.
-
-    Raises:
-        ValueError: The page lacks the two comments that the table is between.
-    """
-    text = page.read_text("utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"{page}: expected {BEGIN} and {END}, once each, to write the table between them.")
+    """Write the newest note of each test and seed into the page's table."""
     newest = {(note.test, note.seed): note for note in found}
     lines = ["| test | seed | result | counts | day | sources |", "| --- | --- | --- | --- | --- | --- |"]
     for (test, seed), note in sorted(newest.items()):
         name = test.rpartition("::")[2]
         counts = "; ".join(line.partition(": ")[2] for line in note.counts).replace("|", "\\|") or "–"
         lines.append(f"| {name} | {seed} | {note.outcome} | {counts} | {note.day} | {note.sources[:7]} |")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    replace_durably(page, "\n".join([before + BEGIN, "", *lines, "", END + after]).encode())
+    replaced(page, BEGIN, END, lines)
 
 
-def _sources() -> str:
+def replaced(page: Path, begin: str, end: str, lines: Sequence[str]) -> None:
+    """Write the lines of a table between two comments of a page.
+
+    Raises:
+        ValueError: The page lacks them.
+    """
+    text = page.read_text("utf-8")
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise ValueError(f"{page}: expected {begin} and {end}, once each, to write the table between them.")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    replace_durably(page, "\n".join([before + begin, "", *lines, "", end + after]).encode())
+
+
+def sources() -> str:
+    """The hash of git's tree of `cde_rag`, which has to be committed."""
     command = ["git", "ls-files", "-s", "cde_rag"]
     index = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
     if changed := subprocess.run(["git", "diff", "--name-only", "cde_rag"], cwd=ROOT, capture_output=True).stdout:
