@@ -117,13 +117,17 @@ def _open_webui(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Movable, None, None]:
     chromadb, errors = _chromadb()
+    from cde_rag.adoption.chroma_schema import check_schema
     from cde_rag.adoption.open_webui import OpenWebUIFolder
+    from cde_rag.adoption.open_webui_setting import EmbeddingSetting
 
     _no_choice(target, "Open WebUI", text=text, vector=vector)
     with _as_store_errors(target, *errors):
         folder = _folder(target, str(Path(place) / name), "chroma.sqlite3")
+        check_schema(target, chromadb, folder)
         client = chromadb.PersistentClient(path=str(folder))
-        yield OpenWebUIFolder(target, client, _journal(folder, "all"), random)
+        setting = EmbeddingSetting.read(folder.parent)
+        yield OpenWebUIFolder(target, client, _journal(folder, "all"), random, setting)
 
 
 def _chromadb() -> tuple[Any, tuple[type[Exception], ...]]:
