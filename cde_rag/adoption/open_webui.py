@@ -210,10 +210,11 @@ class OpenWebUIFolder:
             self._of(name).release(pair, switched=switched)
 
     def line(self, embedder: Embedder, context: Path) -> str:
-        """Return the setting of Open WebUI, with that of prefixes; and the collections that a switch came too late for."""
+        """Return the setting of Open WebUI, with that of prefixes; and the collections that came after a switch."""
         del context
         identity = embedder.context.identity
-        name, is_served = common_name(identity.name), identity.pooling == "function"
+        is_served = identity.pooling == "function"
+        name = identity.name if is_served else common_name(identity.name)
         engine = "OpenAI, or the one that serves it, with its address" if is_served else "Default"
         where = f"Admin Panel, Settings, Documents: Embedding Model Engine {engine}; Embedding Model {name}"
         if not is_served and name.count("/") > 1:  # which that page refuses

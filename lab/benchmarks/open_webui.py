@@ -3,19 +3,16 @@
 The application runs in an environment of its own, since its pins are others than ours:
 python -m venv APP && APP/bin/pip install open-webui. It is used by its HTTP API alone: one user, two knowledge bases,
 Markdown files and memories. Then its folder is moved to a model of another length, with the application running; the
-printed setting is made; it goes on with an upload, a restart, a rollback and a move to a model that an API serves.
-Each step prints a line, and the program ends with 1 if one of them failed. Run with: python -m
-lab.benchmarks.open_webui APP/bin/open-webui --model FOLDER [--keep FOLDER].
+printed setting is made; it goes on with an upload, a rollback, a restart, a second switch and a release. Each step
+prints a line, and the program ends with 1 if one of them failed. The models are folders that both sides load. Run with:
+python -m lab.benchmarks.open_webui APP/bin/open-webui --old FOLDER --new FOLDER [--folder FOLDER].
 """
 
-import argparse
-import json
 import os
 import secrets
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
 FILES = {
-    "otters.md": "# Otters\n\nSea otters sleep on their backs.\nThey wrap themselves in kelp, so that they do not drift.\n"
+    "otters.md": "# Otters\n\nSea otters sleep on their backs.\nThey wrap themselves in kelp, and do not drift.\n"
     "\n## Food\n\nAn otter opens clams with a stone, which it keeps in a pouch under its arm.\n",
     "bread.md": "# Sourdough\n\nA sourdough starter is flour and water.\nFeed it each day, and bake when it doubles.\n",
     "bridges.md": "# Bridges\n\nA suspension bridge hangs its deck from cables.\nTwo towers carry their weight.\n",
@@ -41,6 +37,16 @@ QUESTIONS = {
     "Why is the sea higher at full moon?": "moon",
     "Which wood is the back of a violin made of?": "maple",
 }
+READ = """
+import json, sys, chromadb
+parts = ["documents", "metadatas", "embeddings"]
+found = {}
+for each in chromadb.PersistentClient(sys.argv[1]).list_collections():
+    page = each.get(include=parts)
+    values = page["ids"], page["documents"], page["metadatas"], page["embeddings"].tolist()
+    found[each.name] = sorted(zip(*values), key=lambda row: row[0])
+print(json.dumps(found))
+"""
 MEMORIES = ["I play the violin on Sundays.", "My dog is called Bruno,\nand he is afraid of boats."]
 
 
@@ -57,7 +63,6 @@ class OpenWebUI:
         self._program, self.folder, self._environment = program, folder, environment
         self._secret, self._token = secrets.token_hex(16), ""
         self._client = httpx.Client(timeout=300)
-        self._process: subprocess.Popen[bytes] | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -132,7 +137,127 @@ class OpenWebUI:
         self.call("POST", "retrieval/embedding/update", json=config)
 
 
+class Walk:
+    """Steps of the walk, each of which prints a line.
+
+    Args:
+        application: Open WebUI, which runs.
+        folders: Folders of the old and the new model.
+    """
+
+    def __init__(self, application: OpenWebUI, folders: tuple[Path, Path]) -> None:
+        self.application, (self.old, self.new) = application, (str(folder) for folder in folders)
+        self.bases: list[str] = []
+        self.failed = 0
+
+    def step(self, name: str, *, held: bool) -> None:
+        """Print a step, and count it if it failed."""
+        print(f"{'yes' if held else 'NO '}  {name}", flush=True)
+        self.failed += not held
+
+    def cde_rag(self, *arguments: str) -> str:
+        """Run a command on the application's folder, and return what it prints."""
+        command, rest = arguments[0], arguments[1:]
+        line = ["cde-rag", command, f"open-webui:{self.application.folder}", *rest]
+        found = subprocess.run(line, capture_output=True, text=True, check=False)
+        if found.returncode:
+            raise SystemExit(f"{' '.join(line)}: {found.stdout}{found.stderr}")
+        return found.stdout
+
+    def fill(self) -> None:
+        """Make the user, two knowledge bases, their files, memories and a note."""
+        application = self.application
+        application.sign_up()
+        self.bases = [application.knowledge("Nature", "Animals and the sea"), application.knowledge("Crafts", "")]
+        for place, (name, text) in enumerate(FILES.items()):
+            application.upload(name, text, self.bases[place % 2])
+        application.upload("loose.md", "# Loose\n\nNo knowledge base has this file.\n", None)
+        for memory in MEMORIES:
+            application.call("POST", "memories/add", json={"content": memory})
+        application.call("POST", "retrieval/process/text", json={"name": "note", "content": "A note\nabout herons."})
+
+    def answers(self) -> bool:
+        """Return True if its search has the right text first for each question, and its memories, too."""
+        found = {word: self.application.query(self.bases, question) for question, word in QUESTIONS.items()}
+        pets = self.application.call("POST", "memories/query", json={"content": "dog", "k": 1})["documents"]
+        return all(texts and word.lower() in texts[0].lower() for word, texts in found.items()) and "Bruno" in str(pets)
+
+    def finds(self, word: str) -> bool:
+        """Return True if its search has a word in the first text."""
+        return word in (self.application.query(self.bases[:1], word) or [""])[0]
+
+
+def rows(folder: Path) -> dict[str, list[Any]]:
+    """Return ids, texts, metadata and vectors of all collections, read by another process: this one might keep some."""
+    found = subprocess.run(
+        [sys.executable, "-c", READ, str(folder / "vector_db")], capture_output=True, text=True, check=True
+    )
+    return json.loads(found.stdout)
+
+
+def forward(walk: Walk) -> None:
+    """Fill the application, and move it to the new model, with a reader and writes between the steps."""
+    application = walk.application
+    walk.fill()
+    walk.step("its search answers by the old model", held=walk.answers())
+    walk.step("the old model made all vectors", held="100.0 %" in walk.cde_rag("audit", "--model", walk.old))
+    plan = walk.cde_rag("reembed", "--model", walk.new, "--from", walk.old, "--dry-run")
+    walk.step("the plan names the setting", held=f"(now {walk.old})" in plan)
+    walk.cde_rag("reembed", "--model", walk.new)
+    walk.step("it answers after the copy", held=walk.answers())
+    application.upload("herons.md", "# Herons\n\nA heron stands still in shallow water.\n", walk.bases[0])
+    line = walk.cde_rag("reembed", "--model", walk.new, "--yes")
+    walk.step("no collection is left by the switch", held="made meanwhile" not in line)
+    application.take(walk.new)
+    walk.step("it answers by the new model, without a restart", held=walk.answers() and walk.finds("heron"))
+    application.upload("cranes.md", "# Cranes\n\nA crane dances in spring.\n", walk.bases[0])
+    walk.step("it finds a file that was uploaded since", held=walk.finds("crane"))
+
+
+def back(walk: Walk, before: dict[str, list[Any]]) -> None:
+    """Return to the old model, and compare the rows."""
+    print(walk.cde_rag("rollback", "--from", walk.old).strip())
+    walk.application.take(walk.old)
+    walk.step("it answers by the old model, without a restart", held=walk.answers())
+    print(f"     it finds a row that was brought back, without a restart: {walk.finds('crane')}")
+    after = rows(walk.application.folder)
+    same = all({row[0]: row for row in after[name]}[each[0]] == each for name in before for each in before[name])
+    walk.step("ids, texts, metadata and vectors of before are the same", held=same)
+
+
+def main() -> int:
+    """Walk, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path, help="open-webui of its environment")
+    parser.add_argument("--old", type=Path, required=True, help="folder of a SentenceTransformer")
+    parser.add_argument("--new", type=Path, required=True, help="folder of another one")
+    parser.add_argument("--folder", type=Path, help="new folder that is kept, with the log")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = (options.folder or Path(made) / "walk").absolute() / "data"
+        folder.mkdir(parents=True)
+        old, new = options.old.absolute(), options.new.absolute()
+        application = OpenWebUI(options.program, folder, {"RAG_EMBEDDING_MODEL": str(old)})
+        walk = Walk(application, (old, new))
+        with application.running():
+            forward(walk)
+            before = {name.removesuffix("-cde-old"): each for name, each in rows(folder).items() if "-cde-old" in name}
+            back(walk, before)
+        with application.running():
+            walk.step(
+                "it answers after a restart, and finds what was brought", held=walk.answers() and walk.finds("crane")
+            )
+            walk.cde_rag("reembed", "--model", walk.new, "--yes")
+            application.take(walk.new)
+            walk.cde_rag("release")
+            walk.step("it answers after a second switch and a release", held=walk.answers() and walk.finds("crane"))
+            left = [name for name in rows(folder) if "-cde-" in name]
+            walk.step("nothing of the move is left", held=not left)
+        with application.running():
+            kept = application.model()["RAG_EMBEDDING_MODEL"] == walk.new
+            walk.step("its setting wins over RAG_EMBEDDING_MODEL, the old one", held=kept and walk.answers())
+    return min(walk.failed, 1)
+
+
 if __name__ == "__main__":
-    import code
-    app = OpenWebUI(Path("/tmp/ow-venv/bin/open-webui"), Path("/tmp/ow/data"), {"RAG_EMBEDDING_MODEL": sys.argv[1]})
-    code.interact(local=globals())
+    raise SystemExit(main())
