@@ -8,36 +8,6 @@ prints a line, and the program ends with 1 if one of them failed. The models are
 python -m lab.benchmarks.open_webui APP/bin/open-webui --old FOLDER --new FOLDER [--folder FOLDER].
 """
 
-import os
-import secrets
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
-import httpx
-
-FILES = {
-    "otters.md": "# Otters\n\nSea otters sleep on their backs.\nThey wrap themselves in kelp, and do not drift.\n"
-    "\n## Food\n\nAn otter opens clams with a stone, which it keeps in a pouch under its arm.\n",
-    "bread.md": "# Sourdough\n\nA sourdough starter is flour and water.\nFeed it each day, and bake when it doubles.\n",
-    "bridges.md": "# Bridges\n\nA suspension bridge hangs its deck from cables.\nTwo towers carry their weight.\n",
-    "chess.md": "# Chess\n\nCastling moves king and rook at once.\nIt is not allowed while the king is in check.\n",
-    "tides.md": "# Tides\n\nThe moon pulls the sea.\nSpring tides come when sun and moon are in one line.\n",
-    "violins.md": "# Violins\n\nA luthier carves the top of spruce.\nThe back and ribs of a violin are of maple.\n",
-}
-QUESTIONS = {
-    "How do otters stay in place while they rest?": "kelp",
-    "What do I need to make a starter for bread?": "sourdough",
-    "When may the king not castle?": "Castling",
-    "Why is the sea higher at full moon?": "moon",
-    "Which wood is the back of a violin made of?": "maple",
-}
-READ = """
 import argparse
 import json
 import os
