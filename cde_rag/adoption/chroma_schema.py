@@ -3,6 +3,7 @@
 import sqlite3
 import tempfile
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,20 @@ def check_schema(target: str, chromadb: Any, folder: Path) -> None:
     Raises:
         StoreError: See above.
     """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
-        chromadb.PersistentClient(path=made).close()
-        lacking = _steps(Path(made)) - _steps(folder)
-    if lacking:
+    if _newest(chromadb) - _steps(folder):
         raise StoreError(
             f"{target}: expected a folder of Chroma {chromadb.__version__}, which is installed here, found one of an "
             f"older version. Opening it would change it, so that its application could not read it any more: upgrade "
             "that, start it once, and run this again."
         )
+
+
+@cache
+def _newest(chromadb: Any) -> set[tuple[str, int]]:
+    """Return the migrations of the installed Chroma, which has them in compiled code: those of a new folder."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+        chromadb.PersistentClient(path=made)  # only the newest versions can close it
+        return _steps(Path(made))
 
 
 def _steps(folder: Path) -> set[tuple[str, int]]:

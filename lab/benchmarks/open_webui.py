@@ -1,4 +1,4 @@
-"""Walk of `cde-rag reembed open-webui:FOLDER` with the real Open WebUI, which is started, asked and stopped.
+"""Walk of `cde-rag reembed open-webui:FOLDER` with the real Open WebUI, which is started, used and stopped.
 
 The application runs in an environment of its own, since its pins are others than ours:
 python -m venv APP && APP/bin/pip install open-webui. It is used by its HTTP API alone: one user, two knowledge bases,
