@@ -82,7 +82,7 @@ class OpenWebUI:
             process = subprocess.Popen(command, env=settings, stdout=log, stderr=log, cwd=self.folder.parent)
         self._client.base_url = f"http://127.0.0.1:{port}"
         try:
-            for _ in range(600):
+            for _ in range(3600):  # some minutes on a slow machine
                 if process.poll() is not None:
                     raise SystemExit(f"open-webui ended with {process.returncode}: see {log.name}")
                 try:
