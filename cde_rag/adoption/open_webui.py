@@ -25,6 +25,7 @@ from cde_rag.adoption.movable import SourceChangedError, SourceFacts, SourceRow,
 from cde_rag.adoption.open_webui_setting import EmbeddingSetting
 from cde_rag.adoption.positions import is_text
 from cde_rag.adoption.text_vectors import OURS
+from cde_rag.context.identity import PLAIN
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import Source, StoredVector, audit
@@ -86,7 +87,7 @@ class OpenWebUIFolder:
             StoreError: See above.
         """
         identity = embedder.context.identity
-        if not identity.is_plain or embedder.context.size or identity.windows or QUERY_MODEL in identity.name:
+        if identity.attention != PLAIN or identity.windows or QUERY_MODEL in identity.name:
             raise StoreError(
                 f"{self.target}: expected a model that Open WebUI loads or reaches by an API, found {identity.name} "
                 "with a context of texts, windows or a second model for queries. Take a plain model."
