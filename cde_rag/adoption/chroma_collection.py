@@ -110,7 +110,8 @@ class ChromaCollection:
         one = live.get(limit=1, include=["embeddings"])["embeddings"]
         function = _function(live)
         named = None if function is None else f"{function['name']} {json.dumps(function.get('config', {}))}"
-        space = (live.metadata or {}).get("hnsw:space") or _index(live)["space"]  # of Chroma before 1.0, which wins
+        metadata: dict[str, Any] = live.metadata or {}
+        space = metadata.get("hnsw:space") or _index(live)["space"]  # of Chroma before 1.0, which wins
         return SourceFacts(len(one[0]) if len(one) else 0, space, named)
 
     def check(self, embedder: Embedder) -> None:

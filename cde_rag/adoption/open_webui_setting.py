@@ -52,5 +52,5 @@ def _saved(database: sqlite3.Connection) -> dict[str, Any]:
         rows = database.execute("SELECT key, value FROM config WHERE key IN (?, ?)", (_ENGINE, _MODEL))
         return {key: json.loads(value) for key, value in rows}
     row = database.execute("SELECT data FROM config ORDER BY id DESC LIMIT 1").fetchone()
-    values = json.loads(row[0]).get("rag", {}) if row else {}
+    values: dict[str, Any] = json.loads(row[0]).get("rag", {}) if row else {}
     return {f"rag.{key}": value for key, value in values.items()}
