@@ -1,9 +1,12 @@
 """Stores of other applications, by their targets."""
 
 import os
+import sqlite3
 import sys
+import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -118,12 +121,44 @@ def _open_webui(
 ) -> Generator[Movable, None, None]:
     chromadb, errors = _chromadb()
     from cde_rag.adoption.open_webui import OpenWebUIFolder
+    from cde_rag.adoption.open_webui_setting import EmbeddingSetting
 
     _no_choice(target, "Open WebUI", text=text, vector=vector)
     with _as_store_errors(target, *errors):
         folder = _folder(target, str(Path(place) / name), "chroma.sqlite3")
+        _check_schema(target, chromadb, folder)
         client = chromadb.PersistentClient(path=str(folder))
-        yield OpenWebUIFolder(target, client, _journal(folder, "all"), random)
+        setting = EmbeddingSetting.read(folder.parent)
+        yield OpenWebUIFolder(target, client, _journal(folder, "all"), random, setting)
+
+
+def _check_schema(target: str, chromadb: Any, folder: Path) -> None:
+    """Refuse a folder of an older Chroma, which the installed one would change, so that its own could not read it.
+
+    Raises:
+        StoreError: See above.
+    """
+    if _newest(chromadb) - _steps(folder):
+        raise StoreError(
+            f"{target}: expected a folder of Chroma {chromadb.__version__}, which is installed here, found one of an "
+            f"older version. Opening it would change it, so that its application could not read it any more: upgrade "
+            "that, start it once, and run this again."
+        )
+
+
+@cache
+def _newest(chromadb: Any) -> set[tuple[str, int]]:
+    """Return the migrations of the installed Chroma, which has them in compiled code: those of a new folder."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+        chromadb.PersistentClient(path=made)  # only the newest versions can close it
+        return _steps(Path(made))
+
+
+def _steps(folder: Path) -> set[tuple[str, int]]:
+    """Return the migrations that a folder's database has had."""
+    file = (folder / "chroma.sqlite3").absolute().as_uri()
+    with closing(sqlite3.connect(f"{file}?mode=ro", uri=True)) as database:
+        return set(database.execute("SELECT dir, version FROM migrations"))
 
 
 def _chromadb() -> tuple[Any, tuple[type[Exception], ...]]:

@@ -110,7 +110,9 @@ class ChromaCollection:
         one = live.get(limit=1, include=["embeddings"])["embeddings"]
         function = _function(live)
         named = None if function is None else f"{function['name']} {json.dumps(function.get('config', {}))}"
-        return SourceFacts(len(one[0]) if len(one) else 0, _index(live)["space"], named)
+        metadata: dict[str, Any] = live.metadata or {}
+        space = metadata.get("hnsw:space") or _index(live)["space"]  # of Chroma before 1.0, which wins
+        return SourceFacts(len(one[0]) if len(one) else 0, space, named)
 
     def check(self, embedder: Embedder) -> None:
         """Refuse indexes that cannot be made again, and a configured function that cannot be that of the new model.
@@ -159,6 +161,21 @@ class ChromaCollection:
             StoreError: There is a collection of that name which no move has begun.
         """
         del folder
+        function = _function(self._live())
+        if function is not None and not self._given:
+            function = _function_of(embedder)
+        return self.made(stamps_of(embedder), function)
+
+    def made(self, stamps: Mapping[str, str], function: Mapping[str, Any] | None) -> dict[str, str]:
+        """Make the new collection, as in `begin`.
+
+        Args:
+            stamps: Added to the metadata.
+            function: Embedding function of its configuration.
+
+        Raises:
+            StoreError: As in `begin`.
+        """
         live = self._live()
         metadata = dict(live.metadata or {})
         index = {key: value for key, value in _index(live).items() if key in _TUNED}
@@ -171,11 +188,7 @@ class ChromaCollection:
                     "Name that journal, or delete the collection."
                 )
             self._client.delete_collection(name)  # of a call that was interrupted, perhaps with another Context
-        function = _function(live)
-        if function is not None and not self._given:
-            function = _function_of(embedder)
-        stamps = stamp(embedder.fingerprint) | {KEY: stamp_of(embedder)}
-        new = _created(self._client, name, metadata | stamps, index, function)
+        new = _created(self._client, name, {**metadata, **stamps}, index, function)
         return {"old": str(live.id), "new": str(new.id)}
 
     def lacking(self, notes: Mapping[str, str], rows: Sequence[SourceRow], *, old: bool) -> list[SourceRow]:
@@ -320,6 +333,11 @@ class ChromaCollection:
             return self._client.get_collection(name, embedding_function=None)
         except NotFoundError:
             return None
+
+
+def stamps_of(embedder: Embedder) -> dict[str, str]:
+    """Return the metadata of a new collection that name its model, for us and for other programs."""
+    return stamp(embedder.fingerprint) | {KEY: stamp_of(embedder)}
 
 
 class ChromaRecords:

@@ -16,13 +16,23 @@ from jaxtyping import Float32
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import Source
+from cde_rag.models.files.names import ModelName
 from cde_rag.records import Record
 
 PAGE: Final = 256  # rows that are read, embedded and written at once
 
 
 class SourceChangedError(StoreError):
-    """A source that its application changed during a step, which is then repeated."""
+    """A source that its application changed during a step, which is then repeated.
+
+    Args:
+        message: The change.
+        notes: Notes of the move from now on, if they have to be others.
+    """
+
+    def __init__(self, message: str, notes: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.notes = notes
 
 
 class SourceHeldError(StoreError):
@@ -147,7 +157,7 @@ class Movable(Source, Protocol):
             parked: Vector of rows without a text, where these were not put.
 
         Raises:
-            SourceChangedError: It lacks vectors, since the source changed.
+            SourceChangedError: It lacks vectors, since the source changed, or has grown by a part that the notes lack.
         """
         ...
 
@@ -198,11 +208,17 @@ def place_of(source: Source) -> str:
     return str(home) if home is not None and home.is_absolute() else source.target
 
 
+def common_name(name: str) -> str:
+    """Return the name by which other programs load a model: without the commit that ours adds to a hub id."""
+    return name if "?" in name else ModelName.parse(name).base
+
+
 def plain_name(embedder: Embedder) -> str | None:
     """Return the name of a SentenceTransformer without prefixes, which stores' functions load; None for another."""
     identity = embedder.context.identity
     is_more = embedder.context.size or any(identity.prefixes.values()) or identity.windows
-    return identity.name if identity.is_plain and not is_more and identity.pooling != "function" else None
+    found = common_name(identity.name)
+    return found if identity.is_plain and not is_more and identity.pooling != "function" else None
 
 
 def model_line(embedder: Embedder, context: Path, *, hugging_face: str, ours: str) -> str:
@@ -216,4 +232,6 @@ def model_line(embedder: Embedder, context: Path, *, hugging_face: str, ours: st
     """
     identity = embedder.context.identity
     native = identity.is_plain and not embedder.context.size and not any(identity.prefixes.values())
-    return (hugging_face if native and not identity.windows else ours).format(name=identity.name, context=context)
+    return (hugging_face if native and not identity.windows else ours).format(
+        name=common_name(identity.name), context=context
+    )

@@ -1,9 +1,13 @@
 """Data folder of Open WebUI: all its collections of Chroma, which have one model, read and moved together.
 
-    vector_db/         Chroma: a collection for each knowledge base, `file-*`, `user-memory-*` and `web-search-*`
+    webui.db           its settings, and with them the embedding model
+    vector_db/         Chroma: a collection for each knowledge base, `file-*`, `user-memory-*`, `web-search-*` and
+                       `knowledge-bases`, which has their names and descriptions
 
-A collection that is made between the last look and the switch keeps its vectors; the next move, after a release, brings
-them. Source: `retrieval/vector/dbs/chroma.py` and `routers/retrieval.py` of Open WebUI.
+Open WebUI looks collections up by name in each call, so that it reads the new ones at once. One that it makes or makes
+again before the switch joins the move; one that it makes later with its old model keeps these vectors, and the next
+move, after a release, brings it. Source: `retrieval/vector/dbs/chroma.py`, `routers/retrieval.py`, `knowledge.py` and
+`memories.py` of Open WebUI 0.12.4, and `lab/benchmarks/open_webui.py`, which moves its own folder.
 """
 
 import json
@@ -16,17 +20,23 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.adoption.chroma_collection import NEW, OLD, ChromaCollection
-from cde_rag.adoption.movable import SourceFacts, SourceRow
+from cde_rag.adoption.chroma_collection import NEW, OLD, ChromaCollection, stamps_of
+from cde_rag.adoption.movable import SourceChangedError, SourceFacts, SourceRow, common_name
+from cde_rag.adoption.open_webui_setting import EmbeddingSetting
 from cde_rag.adoption.positions import is_text
 from cde_rag.adoption.text_vectors import OURS
+from cde_rag.context.identity import PLAIN
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import Source, StoredVector, audit
+from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL
 from cde_rag.records import Record
+from cde_rag.stamps import stamped
 
 _PAIRS: Final = "pairs"  # note of the collections of a move, by their names
-_MEMORY: Final = "user-memory-"  # beginning of the names of collections whose texts are embedded as they are
+_OTHERS: Final = "others"  # note of the ids of collections that had the new model's vectors before, by their names
+_STAMPS: Final = "stamps"  # note of the metadata of new collections
+_AS_THEY_ARE: Final = ("user-memory-", "knowledge-bases")  # begin the names of collections with texts embedded so
 _LOOKED_AT: Final = 8  # records of a collection that show if they have the new model's vectors already
 _END: Final = "\n"  # of a collection's name in an id
 _Found = TypeVar("_Found")
@@ -40,12 +50,17 @@ class OpenWebUIFolder:
         client: Client of Chroma.
         home: Folder of a move's journal.
         random: Draws samples.
+        setting: Embedding model that it has; None if that is not known.
     """
 
     written_by_old_handles = True
 
-    def __init__(self, target: str, client: Any, home: Path, random: Random) -> None:
+    def __init__(
+        self, target: str, client: Any, home: Path, random: Random, setting: EmbeddingSetting | None = None
+    ) -> None:
         self.target, self._client, self.home, self._random = target, client, home, random
+        self._setting = setting
+        self._read = ("", dict[str, dict[str, str]]())  # pairs of the last notes: there may be thousands
 
     def count(self) -> int:
         """Return the number of records."""
@@ -60,9 +75,10 @@ class OpenWebUIFolder:
         return self._live().sample(count)
 
     def found(self) -> SourceFacts:
-        """Return length and distance of the vectors in one collection; the model is a setting, not the collections'."""
+        """Return length and distance of the vectors in one collection, and the model that Open WebUI has."""
         facts = [self._of(name).found() for name in self._names()[:1]]
-        return SourceFacts(facts[0].dim, facts[0].distance, None) if facts else SourceFacts(0, "cosine", None)
+        model = None if self._setting is None else str(self._setting)
+        return SourceFacts(facts[0].dim, facts[0].distance, model) if facts else SourceFacts(0, "cosine", model)
 
     def check(self, embedder: Embedder) -> None:
         """Refuse models that Open WebUI cannot load, and collections that are not moved.
@@ -70,10 +86,11 @@ class OpenWebUIFolder:
         Raises:
             StoreError: See above.
         """
-        if not embedder.context.identity.is_plain:
+        identity = embedder.context.identity
+        if identity.attention != PLAIN or identity.windows or QUERY_MODEL in identity.name:
             raise StoreError(
-                f"{self.target}: expected a model that Open WebUI loads or reaches by an API, found "
-                f"{embedder.context.identity.name} with a context of texts. Take a plain model."
+                f"{self.target}: expected a model that Open WebUI loads or reaches by an API, found {identity.name} "
+                "with a context of texts, windows or a second model for queries. Take a plain model."
             )
         for name in self._names():
             self._of(name).check(embedder)
@@ -105,8 +122,11 @@ class OpenWebUIFolder:
 
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make a new collection for each one whose vectors are not the new model's already."""
-        pairs = {name: self._of(name).begin(folder, embedder) for name in self._names() if self._is_old(name, embedder)}
-        return {_PAIRS: json.dumps(pairs)}
+        live = {str(each.name): str(each.id) for each in self._collections()}
+        pairs = {name: self._of(name).begin(folder, embedder) for name in live if self._is_old(name, embedder)}
+        others = {name: id_ for name, id_ in live.items() if name not in pairs}
+        found = {_PAIRS: pairs, _OTHERS: others, _STAMPS: stamps_of(embedder)}
+        return {key: json.dumps(value) for key, value in found.items()}
 
     def lacking(self, notes: Mapping[str, str], rows: Sequence[SourceRow], *, old: bool) -> list[SourceRow]:
         """Return the rows that the new collections (or the old ones) lack."""
@@ -128,11 +148,13 @@ class OpenWebUIFolder:
         *,
         old: bool,
     ) -> None:
-        """Write records to their collections."""
+        """Write records to their collections; none to one that is gone."""
         places = {row.id: place for place, row in enumerate(rows)}
+        there = self._there(self._pairs(notes), old=old)
         for name, some in _by_name(rows).items():
-            made = vectors[[places[f"{name}{_END}{row.id}"] for row in some]]
-            self._of(name).put(self._pairs(notes)[name], some, made, old=old)
+            if name in there:
+                made = vectors[[places[f"{name}{_END}{row.id}"] for row in some]]
+                self._of(name).put(there[name], some, made, old=old)
 
     def remove(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> None:
         """Delete records of collections that are there."""
@@ -141,8 +163,26 @@ class OpenWebUIFolder:
         self._each(notes, asked, lambda of, pair, some: of.remove(pair, [row.id for row in some], old=old))
 
     def seal(self, notes: Mapping[str, str], parked: Float32[np.ndarray, " dim"]) -> dict[str, str]:
-        """Return the notes: every write of Chroma is complete."""
+        """Return the notes: every write of Chroma is complete.
+
+        Raises:
+            SourceChangedError: There are collections that were made since, or made again: they join the move.
+        """
         del parked
+        pairs, others = dict(self._pairs(notes)), json.loads(notes[_OTHERS])
+        late: list[str] = []
+        for each in self._collections():
+            pair = pairs.get(each.name, {})
+            if str(each.id) not in (*pair.values(), others.get(each.name)):
+                late.append(each.name)
+        for name in late:
+            collection = self._of(name)
+            if name in pairs:
+                collection.release(pairs[name], switched=False)  # new vectors of one that was deleted
+            pairs[name] = collection.made(json.loads(notes[_STAMPS]), None)
+        if late:
+            grown = {**notes, _PAIRS: json.dumps(pairs)}
+            raise SourceChangedError(f"{self.target}: {len(late)} collections were made since.", grown)
         return dict(notes)
 
     def shadow(self, notes: Mapping[str, str], *, old: bool) -> "Together":
@@ -171,22 +211,47 @@ class OpenWebUIFolder:
             self._of(name).release(pair, switched=switched)
 
     def line(self, embedder: Embedder, context: Path) -> str:
-        """Return the setting of Open WebUI, with that of prefixes."""
+        """Return the setting of Open WebUI, with that of prefixes; and the collections that came after a switch."""
         del context
         identity = embedder.context.identity
-        where = "Admin Panel, Settings, Documents: Embedding Model"
+        is_served = identity.pooling == "function"
+        name = identity.name if is_served else common_name(identity.name)
+        engine = "OpenAI, or the one that serves it, with its address" if is_served else "Default"
+        where = f"Admin Panel, Settings, Documents: Embedding Model Engine {engine}; Embedding Model {name}"
+        if not is_served and name.count("/") > 1:  # which that page refuses
+            given = json.dumps({"RAG_EMBEDDING_ENGINE": "", "RAG_EMBEDDING_MODEL": name})
+            where = f"POST /api/v1/retrieval/embedding/update, since Open WebUI's page takes no folder: {given}"
+        now = "" if self._setting is None else f" (now {self._setting})"
         prefixes = {"QUERY": identity.prefixes.get("query"), "CONTENT": identity.prefixes.get("document")}
         more = [f"RAG_EMBEDDING_{role}_PREFIX={prefix!r}" for role, prefix in prefixes.items() if prefix]
-        rest = f", and in its environment {' '.join(more)}" if more else ""
-        return f"{where} {identity.name} (RAG_EMBEDDING_MODEL){rest}. No reindexing."
+        rest = f"; then a restart with {' '.join(more)} in its environment" if more else ""
+        left = self._left(embedder)
+        late = (
+            f" {len(left)} collections were made meanwhile with other vectors, such as {left[0]}: run cde-rag release, "
+            "then this again."
+            if left
+            else ""
+        )
+        return f"{where}{now}{rest}. No reindexing.{late}"
+
+    def _collections(self) -> list[Any]:
+        """Return the collections with records, by name, without those that a move has made."""
+        named = [each for each in self._client.list_collections() if not each.name.endswith((NEW, OLD))]
+        return sorted((each for each in named if each.count()), key=lambda each: each.name)
 
     def _names(self) -> list[str]:
-        """Return the names of collections with records, without those that a move has made."""
-        named = [each for each in self._client.list_collections() if not each.name.endswith((NEW, OLD))]
-        return sorted(each.name for each in named if each.count())
+        return [str(each.name) for each in self._collections()]
+
+    def _left(self, embedder: Embedder) -> list[str]:
+        """Return the names of collections with other vectors than an embedder's, once a switch to it was made."""
+        found = self._collections()
+        others = [str(each.name) for each in found if stamped(each.metadata) != embedder.fingerprint]
+        if len(others) == len(found):
+            return []
+        return [name for name in others if self._of(name).sample(1) and self._is_old(name, embedder)]
 
     def _of(self, name: str) -> ChromaCollection:
-        texts = _as_it_is if name.startswith(_MEMORY) else _in_a_line
+        texts = _as_it_is if name.startswith(_AS_THEY_ARE) else _in_a_line
         target = f"{self.target}: {name}"
         return ChromaCollection(target, self._client, name, self.home, self._random, texts=texts, given=True)
 
@@ -203,7 +268,9 @@ class OpenWebUIFolder:
         return not collection.sample(1) or audit(collection, embedder, sample=_LOOKED_AT).share < OURS
 
     def _pairs(self, notes: Mapping[str, str]) -> dict[str, dict[str, str]]:
-        return json.loads(notes[_PAIRS])
+        if self._read[0] != notes[_PAIRS]:
+            self._read = (notes[_PAIRS], json.loads(notes[_PAIRS]))
+        return self._read[1]
 
     def _there(self, pairs: Mapping[str, dict[str, str]], *, old: bool) -> dict[str, dict[str, str]]:
         """Return the pairs of which one side is there: Open WebUI deletes collections with their files."""

@@ -190,7 +190,9 @@ class Reembedding:
                 continue  # what was written during the pass
             try:
                 state = self._noted(replace(state, notes=self.source.seal(state.notes, self.journal.parked())))
-            except SourceChangedError:
+            except SourceChangedError as error:
+                if error.notes is not None:
+                    state = self._noted(replace(state, notes=dict(error.notes)))
                 continue
             if self.source.version() == version:
                 found = self._checked(state, embedder, late)

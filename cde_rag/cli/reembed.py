@@ -186,6 +186,7 @@ def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress
                 typer.echo(printable(f"{found} Change the application:\n  {line}\nThen add --yes to this."))
             return
         switched = move.switch(embedder, on_progress=updating(update))
+        line = move.line(embedder)  # which may name what came meanwhile
     if as_json:
         print_json(shown | {"switched": True, "line": line, **asdict(switched)})
         return
