@@ -217,7 +217,7 @@ class RecordReader:
         return " and ".join(f"{count:,} {name}{'s' * (count > 1)}" for name, count in counts.items() if count)
 
     def warn_of_unread(self) -> None:
-        """Warn of what the latest iteration passed over or guessed.
+        """Warn of files that the latest iteration left out or guessed.
 
         Warns:
             UnreadFilesWarning: Bad records or files were left out, or files were read in a guessed encoding.
