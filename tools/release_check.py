@@ -84,7 +84,7 @@ def check_installed(wheels: list[Path], python: str) -> None:
         subprocess.run([own, "-c", code], cwd=folder, check=True)
         old = "from cde_rag import CDEModel; print(CDEModel.from_pretrained('cde-mini-0').identity.name)"
         subprocess.run([own, "-c", old], cwd=folder, check=True)
-        command = [folder / "venv/bin/cde-rag", "search", "handbook.faiss", "make a backup", "-k", "1"]
+        command = [folder / "venv/bin/cde-rag", "search", "pages.faiss", "make a backup", "-k", "1"]
         subprocess.run(command, cwd=folder, check=True)
         megabytes = sum(path.stat().st_size for path in (folder / "venv").rglob("*") if path.is_file()) / 1e6
         print(f"tried: {version}, {megabytes:.0f} MB in its environment\n{printed}", flush=True)
