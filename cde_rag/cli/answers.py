@@ -84,7 +84,7 @@ def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
     """
     with contextlib.ExitStack() as stack:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
-        corpora = list(_corpora(folders, options.split))
+        corpora = list(corpora_of(folders, options.split))
         first = " ".join(filter(None, (shlex.join(options.further), _words_of(options)[0])))
         _print_evaluated(_indexes(corpora, work, options), work, options, index_command(folders[0] / "pages"), first)
 
@@ -237,7 +237,7 @@ def _print_evaluated(
     print_way(found.comparison, made, first, moved=moved)
 
 
-def _corpora(folders: Sequence[Path], split: str | None) -> "Iterator[tuple[Path, Site]]":
+def corpora_of(folders: Sequence[Path], split: str | None) -> "Iterator[tuple[Path, Site]]":
     """Yield the folder and the facts of each corpus; of a folder with several, those of the split."""
     from cde_rag.evaluation.judged_questions import QUESTIONS
     from cde_rag.evaluation.judged_questions import existing as existing_file

@@ -126,6 +126,11 @@ def print_noted(reader: "RecordReader") -> None:
         _note(printable(f"Files without text: {_named(reader.empty_files)}. {stored}"))
 
 
+def are_most(passages: dict[str, str], collection: "Collection") -> bool:
+    """Return True for more than half of a collection's passages."""
+    return 2 * len(passages) > collection.count()
+
+
 def warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
     """Warn once of texts in other languages than a bundled model reads, with their number."""
     from cde_rag.models.files.model_files import reads_english_only

@@ -10,6 +10,7 @@ import typer
 
 from cde_rag.cli.collections import at, has_words, on_workers, open_collection, tenant_stores
 from cde_rag.cli.index_report import (
+    are_most,
     documents_of,
     print_missing,
     print_plan,
@@ -98,12 +99,13 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         CorpusError: There are no documents.
         StoreError: The collection was made with other options, or cannot be written.
     """
-    from cde_rag.cli.index_watch import FolderWatch
     from cde_rag.indexing.replacement import missing_documents
     from cde_rag.readers.reading_rules import NEWEST
 
     watch = None
     if options.watch:  # before any file is read
+        from cde_rag.cli.index_watch import FolderWatch
+
         watch = FolderWatch(reader, options.path, yes=options.yes, shown=options.shown, as_json=options.as_json)
     try:
         _check_found(reader, options)
@@ -170,7 +172,7 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
         counts = asdict(opened.add_records(reader, dry_run=True))
         print_missing([] if options.sync else missing_documents(opened.store, reader))
         if others:
-            needs = "; without a terminal this needs --yes" if _are_most(others, opened) else ""
+            needs = "; without a terminal this needs --yes" if are_most(others, opened) else ""
             typer.echo(printable(f"--sync would delete passages of: {documents_of(others)}{needs}."), err=True)
         deleted = counts["deleted"] + len(others)
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
@@ -322,7 +324,7 @@ def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> d
     others = unread_passages(collection.store, reader)
     if others and reader.bad_rows:  # it may be one of these that is to stay
         return None
-    if not yes and _are_most(others, collection):
+    if not yes and are_most(others, collection):
         would = f"--sync would delete {len(others):,} of {collection.count():,} passages: {documents_of(others)}."
         if not _is_terminal():
             raise StoreError(f"{would} Nothing was written. If the sources are right, add --yes.")
@@ -345,11 +347,6 @@ def _passed_over(reader: "RecordReader") -> str:
     return (
         "1 bad record was passed over" if reader.bad_rows == 1 else f"{reader.bad_rows:,} bad records were passed over"
     )
-
-
-def _are_most(passages: dict[str, str], collection: "Collection") -> bool:
-    """Return True for more than half of a collection's passages."""
-    return 2 * len(passages) > collection.count()
 
 
 def _is_terminal() -> bool:

@@ -13,6 +13,7 @@ from cde_rag._files import user_path
 from cde_rag.cli.collections import has_words
 from cde_rag.cli.index_report import (
     ChangedFiles,
+    are_most,
     documents_of,
     print_batch,
     print_noted,
@@ -210,8 +211,9 @@ class FolderWatch:
         documents = list(dict.fromkeys(gone.values()))
         if not gone:
             return [], []
-        if not self._yes and 2 * len(gone) > (count := collection.count()):
-            found = f"Files are gone that have {len(gone):,} of {in_passages(count)}, and the passages stay"
+        if not self._yes and are_most(gone, collection):
+            count = in_passages(collection.count())
+            found = f"Files are gone that have {len(gone):,} of {count}, and the passages stay"
             remedy = "If that is right, run the same command with --yes"
             typer.echo(printable(f"{found}: {documents_of(gone)}. {remedy}."), err=True)
             return [], documents

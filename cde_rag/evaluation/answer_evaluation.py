@@ -236,7 +236,7 @@ def evaluate_answers(
     unknown = sorted(set(systems) - ANSWER_SYSTEMS.keys())
     if unknown or not systems:
         raise ValueError(f"Expected systems among {', '.join(ANSWER_SYSTEMS)}; found {', '.join(unknown) or 'none'}.")
-    tokenizer = ModelSource.of(model_files.find(_TOKENIZER)).files.tokenizer
+    tokenizer = counting_tokenizer()
     found: list[CorpusAnswers] = []
     model = ""
     with tempfile.TemporaryDirectory(prefix="cde-rag-") if folder is None else nullcontext(folder) as place:
@@ -290,6 +290,11 @@ def _asked(indexes: Sequence[JudgedIndex], systems: Sequence[str]) -> list[tuple
         models.add(model.weights_sha256)
         words.add(texts)
     return found
+
+
+def counting_tokenizer() -> TextTokenizer:
+    """Return the tokenizer that counts the tokens of all systems, whatever their models."""
+    return ModelSource.of(model_files.find(_TOKENIZER)).files.tokenizer
 
 
 def scored(data: JudgedPassages, rankings: Sequence[Ranking], tokenizer: TextTokenizer) -> Scores:

@@ -150,7 +150,7 @@ def read_questions(folder: Path, name: str, pages: Container[str]) -> tuple[Judg
             raise CorpusError(f"{where}: the id {question.id!r} came before. Give each question its own.")
         if not question.by_quote:
             raise CorpusError(f"{where}: expected answers with page and quote, found others. They are of a collection.")
-        places = [one if one.page in pages else replace(one, page=file_of(one.page)) for one in question.answers]
+        places = [one if one.page in pages else replace(one, page=unpacked_path(one.page)) for one in question.answers]
         if lost := next(
             (old.page for old, new in zip(question.answers, places, strict=True) if new.page not in pages), None
         ):
@@ -189,11 +189,11 @@ def page_names(folder: Path) -> frozenset[str]:
     return frozenset(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def file_of(page: str) -> str:
+def unpacked_path(page: str) -> str:
     """Return the path of the file that a page is unpacked to: a section of a page ends as that page does.
 
     Example:
-        >>> file_of("faq.md#what-is-it")
+        >>> unpacked_path("faq.md#what-is-it")
         'faq#what-is-it.md'
     """
     whole = PurePosixPath(page).suffix
@@ -202,7 +202,7 @@ def file_of(page: str) -> str:
 
 
 def unpack(pages: Mapping[str, str], folder: Path) -> None:
-    """Write pages as files below a folder, named by `file_of`; files with the same text are left as they are.
+    """Write pages as files below a folder, named by `unpacked_path`; files with the same text are left as they are.
 
     Args:
         pages: Text by path.
@@ -212,7 +212,7 @@ def unpack(pages: Mapping[str, str], folder: Path) -> None:
         CorpusError: A path leads out of the folder, or is no name of a file.
     """
     for page, text in pages.items():
-        parts, path = PurePosixPath(page).parts, folder / file_of(page)
+        parts, path = PurePosixPath(page).parts, folder / unpacked_path(page)
         if not parts or ".." in parts or PurePosixPath(page).is_absolute() or "\0" in page:
             raise CorpusError(f"expected paths of pages in their folder, found {page!r:.80}. Rename the page.")
         try:

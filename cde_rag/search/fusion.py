@@ -72,13 +72,12 @@ def fuse(
     """
     weight = check_fusion(fusion, weight)
     sums: dict[Key, float] = {}
-    sides = ((weight, vectors, True, 0.0), (1 - weight, words, len(words) >= candidates, weight))
-    for share, hits, cut, of_unknown in sides:
+    for share, hits, cut in ((weight, vectors, True), (1 - weight, words, len(words) >= candidates)):
         if share > 0:
             scores = [score for _, score in hits]
             shares = _min_max(scores, from_zero=not cut) if fusion == "convex" else _reciprocal(len(hits))
             for (id_, _), one in zip(hits, shares, strict=True):
-                sums[id_] = sums.get(id_, 0.0) + (share + of_unknown if id_ in unknown else share) * one
+                sums[id_] = sums.get(id_, 0.0) + (1.0 if id_ in unknown else share) * one
     return sorted(sums.items(), key=lambda one: -one[1])
 
 

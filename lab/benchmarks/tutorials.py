@@ -13,7 +13,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,22 +22,19 @@ from xml.sax.saxutils import escape
 import numpy as np
 from jaxtyping import Float64
 
-from cde_rag.cli.answers import indexed, pages_of
-from cde_rag.evaluation.answer_evaluation import METRICS, MRR, Scores, scored
+from cde_rag.cli.answers import corpora_of, indexed, pages_of
+from cde_rag.evaluation.answer_evaluation import METRICS, MRR, Scores, counting_tokenizer, scored
 from cde_rag.evaluation.answer_passages import PagePassage
 from cde_rag.evaluation.answer_scores import JudgedPassages as Judged
 from cde_rag.evaluation.answer_scores import answer_difference, judged_passages, mean_score, parts_of
 from cde_rag.evaluation.answer_systems import JudgedIndex
 from cde_rag.evaluation.baselines import minilm_name
 from cde_rag.evaluation.intervals import Difference
-from cde_rag.evaluation.question_folder import Site, page_names, read_questions, read_sites
+from cde_rag.evaluation.question_folder import Site, page_names, read_questions
 from cde_rag.evaluation.ranking import DEPTH
-from cde_rag.models.files import model_files
-from cde_rag.models.loading import ModelSource
 
 INDEX: Final = "cde-rag index"
 _WITHIN: Final = "found@1000"
-_TOKENIZER: Final = "cde-mini-1"  # whose tokens are counted
 _FIELDS: Final = ("corpus", "form", "system", "questions", *METRICS, "index_s", "search_s")
 
 
@@ -157,26 +154,14 @@ def _of_llama_index() -> Any:
     return MiniLMForLlamaIndex()
 
 
-def measured(
-    folders: Sequence[Path], split: str | None, work: Path
-) -> Iterator[tuple[Judged, dict[str, SystemScores]]]:
-    """Yield for each corpus the index's passages with the questions, and the scores of each system.
+def measured(folder: Path, site: Site, work: Path) -> tuple[Judged, dict[str, SystemScores]]:
+    """Return the index's passages of one corpus with the questions, and the scores of each system.
 
     Args:
-        folders: As of `cde-rag evaluate`.
-        split: Of the folders that have several corpora.
+        folder: Folder of the corpus.
+        site: Facts about it.
         work: Scores and indexes are kept there; what is there is not measured again.
     """
-    for folder in folders:
-        sites = read_sites(folder)
-        for name, site in sites.items():
-            if name == folder.resolve().name:
-                yield _of_corpus(folder, site, work)
-            elif split in (None, site.split):
-                yield _of_corpus(folder / name, site, work)
-
-
-def _of_corpus(folder: Path, site: Site, work: Path) -> tuple[Judged, dict[str, SystemScores]]:
     pages, kept = pages_of(folder, work / site.name)
     is_new, started = not any(kept.glob("*.faiss")), time.perf_counter()
     collection = indexed(pages, kept, [])
@@ -196,7 +181,7 @@ def _of_index(index: JudgedIndex, seconds: float) -> SystemScores:
     hits = index.collection.searcher().search_batch(index.data.queries, DEPTH)
     spent = time.perf_counter() - started
     rankings = [[index.ids[hit.id] for hit in some] for some in hits]
-    return SystemScores(scored(index.data, rankings, _tokenizer()), seconds, spent)
+    return SystemScores(scored(index.data, rankings, counting_tokenizer()), seconds, spent)
 
 
 def _of_tutorial(tutorial: Callable[[Path], Search], pages: Path, asked: Judged) -> SystemScores:
@@ -212,11 +197,7 @@ def _of_tutorial(tutorial: Callable[[Path], Search], pages: Path, asked: Judged)
     ]
     data = judged_passages(asked.site, passages, asked.questions)
     rankings = [[passages[numbers[hit]].id for hit in dict.fromkeys(some)] for some in hits]
-    return SystemScores(scored(data, rankings, _tokenizer()), ready - started, spent)
-
-
-def _tokenizer() -> Any:
-    return ModelSource.of(model_files.find(_TOKENIZER)).files.tokenizer
+    return SystemScores(scored(data, rankings, counting_tokenizer()), ready - started, spent)
 
 
 def _kept(folder: Path, system: str, measure: Callable[[], SystemScores]) -> SystemScores:
@@ -234,7 +215,7 @@ class TutorialComparison:
     """The systems on all corpora.
 
     Args:
-        corpora: As of `measured`.
+        corpora: Results of `measured`.
     """
 
     def __init__(self, corpora: Sequence[tuple[Judged, dict[str, SystemScores]]]) -> None:
@@ -329,7 +310,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="table, CSV")
     parser.add_argument("--plot", type=Path, help="drawing, SVG")
     options = parser.parse_args()
-    found = TutorialComparison(list(measured(options.folders, options.split, options.work)))
+    corpora = corpora_of(options.folders, options.split)
+    found = TutorialComparison([measured(*corpus, options.work) for corpus in corpora])
     print(found)
     if options.output:
         with options.output.open("w", newline="", encoding="utf-8") as file:

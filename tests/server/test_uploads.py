@@ -135,7 +135,7 @@ def test_judgments_are_a_set_that_evaluate_reads(server: Running, tmp_path: Path
 
 
 def test_vectors_that_passages_wait_for_are_made_by_a_job(server: Running) -> None:
-    """As of an interrupted `cde-rag index`; after it they are the vectors that `add` makes at once."""
+    """Those of an interrupted `cde-rag index`; the job makes the vectors that `add` makes at once."""
     papers = server.service.registry.collection("papers").collection
     nothing = ended(server, server.post("/v1/collections/papers/embed-pending", {}, 202))
     assert nothing["result"] == {"embedded": 0, "truncated": 0, "pending": 0}
