@@ -43,7 +43,7 @@ def fuse(
     fusion: Fusion = "convex",
     weight: float | None = None,
     candidates: int = CANDIDATES,
-    unknown: Container[Key] = frozenset(),
+    unknown: Container[Hashable] = frozenset(),
 ) -> list[tuple[Key, float]]:
     """Fuse two rankings into one, best first; equal scores are ranked by vectors first, then by words.
 
