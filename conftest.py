@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,8 @@ import jaxtyping
 import pytest
 import signature_checks
 from hypothesis import settings
+
+from cde_rag.models.shared import Shared
 
 if TYPE_CHECKING:
     from cde_rag.models import CDEModel
@@ -23,6 +26,10 @@ os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 # Ray's workers have a niceness of 15 by default: beside another worker of pytest they took six times as long.
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+# A job in the background ignores Ctrl-C, and so would the processes that tests stop by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CI = os.environ.get("CI") == "true"
 
@@ -45,6 +52,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models compute in float32 where the CPU has bfloat16, too: digits that a test or a page shows are the same."""
+    monkeypatch.setattr("cde_rag.models.cde_model._SHARED", Shared())  # other tests' models stay theirs
     for module in ("models.cde_model", "evaluation.baselines"):
         monkeypatch.setattr(f"cde_rag.{module}.native_dtype", lambda _: "float32")
 

@@ -1,11 +1,11 @@
 """A proxy between clients and a PostgreSQL server, which cuts a connection at a message."""
 
 import contextlib
-import select
+import selectors
 import socket
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from urllib.parse import parse_qs, urlsplit
 
 _SIZE: Final = 1 << 16
@@ -51,10 +51,18 @@ class Proxy:
                 self._threads[-1].start()
 
     def _carry(self, client: socket.socket) -> None:
-        with client, socket.socket(socket.AF_UNIX) as server, contextlib.suppress(OSError):
+        with (
+            client,
+            socket.socket(socket.AF_UNIX) as server,
+            selectors.DefaultSelector() as ready,  # select() knows no descriptor above 1023
+            contextlib.suppress(OSError),
+        ):
             server.connect(self._behind)
+            ready.register(client, selectors.EVENT_READ)
+            ready.register(server, selectors.EVENT_READ)
             while True:
-                for end in select.select([client, server], [], [])[0]:
+                for key, _ in ready.select():
+                    end = cast("socket.socket", key.fileobj)
                     data = end.recv(_SIZE)
                     if not data or (end is client and self._cuts(data, server)):
                         return

@@ -17,7 +17,7 @@ from tiny import tiny_network, tiny_tokenizer
 from cde_rag.models.one_way import checkpoint as checkpoints
 
 COMMAND = [sys.executable, "-m", "cde_rag_training", "train"]
-UPDATES = 240  # so many that a busy machine sends the signal before the last
+UPDATES = 120  # so many that a busy machine sends the signal before the last
 
 
 @pytest.fixture(scope="module")
