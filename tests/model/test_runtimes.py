@@ -457,9 +457,11 @@ def _never_loaded(runtime: str, dtype: str) -> runtime_choice.Trial:
 
 
 def test_the_spread_is_that_of_the_calls(monkeypatch):
-    """Two of three calls take ten times as long, as if another process had the core."""
+    """Two of three calls take ten times as long, or all wait, as if another process had the core."""
     now, pauses = [0.0], cycle((0.01, 0.1, 0.1))
-    monkeypatch.setattr(runtime_choice, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    share = 1.0  # of the core
+    clocks = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: share * now[0])
+    monkeypatch.setattr(runtime_choice, "time", clocks)
     monkeypatch.setattr(runtime_choice, "candidates", lambda: [("torch", "float32")])
 
     def work() -> np.ndarray:
@@ -473,6 +475,10 @@ def test_the_spread_is_that_of_the_calls(monkeypatch):
     (row,) = runtime_choice.measure(lambda runtime, dtype: runtime_choice.Trial(runtime, dtype, work, work))
     assert row.spread == pytest.approx(1.0)
     assert row.is_steady
+    share = 0.5
+    (row,) = runtime_choice.measure(lambda runtime, dtype: runtime_choice.Trial(runtime, dtype, work, work))
+    assert row.spread == pytest.approx(2.0)
+    assert not row.is_steady
 
 
 def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch, caplog):
