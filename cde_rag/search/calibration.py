@@ -23,9 +23,9 @@ from cde_rag.stores.store import Store
 CALIBRATION: Final = "calibration"  # key of the settings: a collection that has it is calibrated as it grows
 LEAST: Final = 64  # records
 GROWTH: Final = 4  # times as many records as at the last calibration make a new one due
-_RANDOM: Final = 32  # queries of random letters
+_RANDOM: Final = 32  # queries of random letters, and as many of few letters
 _OWN: Final = 48  # queries that are passages of the collection's records
-_DEVIATIONS: Final = 2
+_DEVIATIONS: Final = 3
 _WORDS: Final = 12  # of such a passage
 _CHARACTERS: Final = 60  # of such a passage in a language without spaces
 
@@ -37,8 +37,9 @@ class ScoreCalibration:
     Attributes:
         records: Number of records when it was made.
         random_mean: Mean cosine of the nearest record to queries of random letters.
-        random_limit: Highest such cosine, at most two standard deviations above the mean: one of few letters may be
-            near by chance, and what is no nearer is not found. At most `own`: the collection's own text is found.
+        random_limit: Highest cosine of these queries and of words of two or three letters, at most three standard
+            deviations above the mean of all: one may be near by chance, and what is no nearer is not found. At most
+            `own`: the collection's own text is found.
         own: Median cosine of the nearest record to passages of the collection.
         own_words: Median of their best BM25 scores; 0 without a text index.
     """
@@ -160,19 +161,31 @@ def calibrate_or_warn(calibration: Callable[[], object]) -> bool:
     return True
 
 
-def random_queries() -> list[str]:
+def random_queries(seed: int = 0) -> list[str]:
     """Return queries of random letters, one to four words each; the same in each call."""
-    letters = random.Random(0)
+    letters = random.Random(seed)
     return [
         " ".join("".join(letters.choices(ascii_lowercase, k=letters.randint(4, 10))) for _ in range(1 + number % 4))
         for number in range(_RANDOM)
     ]
 
 
+def few_letter_queries(seed: int = 0) -> list[str]:
+    """Return words of two or three letters, as of a key that is held down; every second one has them in order."""
+    chosen = random.Random(seed)
+    words = [
+        chosen.choices(chosen.sample(ascii_lowercase, 2 + number // 2 % 2), k=chosen.randint(4, 10))
+        for number in range(_RANDOM)
+    ]
+    return ["".join(sorted(word) if number % 2 else word) for number, word in enumerate(words)]
+
+
 def _measured(store: Store, embedder: Embedder) -> ScoreCalibration | None:
     records, own = store.count(), [_passage(embedded_text(row.record)) for row in store.sample(_OWN, seed=0)]
     try:
-        by_random, by_own = (_nearest(store, embedder, queries) for queries in (random_queries(), own))
+        by_random, by_few, by_own = (
+            _nearest(store, embedder, queries) for queries in (random_queries(), few_letter_queries(), own)
+        )
     except CorpusError:
         return None
     try:
@@ -180,9 +193,9 @@ def _measured(store: Store, embedder: Embedder) -> ScoreCalibration | None:
     except TextIndexError:
         words = [0.0]
     typical = median(by_own)
-    mean = fmean(by_random)
-    limit = min(typical, max(by_random), mean + _DEVIATIONS * pstdev(by_random))
-    return ScoreCalibration(records, mean, limit, typical, median(words))
+    letters = [*by_random, *by_few]
+    limit = min(typical, max(letters), fmean(letters) + _DEVIATIONS * pstdev(letters))
+    return ScoreCalibration(records, fmean(by_random), limit, typical, median(words))
 
 
 def _nearest(store: Store, embedder: Embedder, queries: Sequence[str]) -> list[float]:

@@ -1,86 +1,73 @@
-"""What the calibrated scale of hybrid scores loses and refuses, on documentation sites with questions in users' words.
+"""What the calibrated scale of hybrid scores loses and refuses, on complete folders with questions in users' words.
 
-Each site's passages that answer, and others up to a number, are one collection. Its own questions are asked, those of
-the other sites, and random letters. Run as a module: python -m lab.benchmarks.score_floor --data FOLDER SITE …
+Each folder is indexed as `cde-rag index` does. Its own questions are asked, those of the other folders, and letters.
+Run as a module, from the root of a clone: python -m lab.benchmarks.score_floor FOLDER… (those of `cde-rag evaluate`).
 """
 
 import argparse
 import csv
-import json
-import random
-from collections.abc import Sequence
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from cde_rag import Collection, Hit, Record
-from cde_rag.readers import RecordReader
-from cde_rag.search.calibration import random_queries
+from cde_rag import Collection
+from cde_rag.cli.answers import corpora_of, indexed, pages_of
+from cde_rag.evaluation.answer_systems import JudgedIndex
+from cde_rag.evaluation.judged_questions import JudgedQuestion
+from cde_rag.evaluation.question_folder import Site, page_names, read_questions
+from cde_rag.search.calibration import few_letter_queries, random_queries
+from cde_rag.stores.faiss import FaissStore
 
 SHARES: Final = (0.01, 0.03, 0.05, 0.1)  # of answers that a threshold loses
-_ENDS: Final = 60  # characters of a quote that a passage has to hold, from its start or to its end
-_FIELDS: Final = ("site", "passages", "answers", "lost", "letters", "share", "threshold", "foreign")
+MASH: Final = "qqqqzzzz"
+LETTERS: Final = (MASH, *random_queries(1), *few_letter_queries(1))  # others than those of the calibration
+_FIELDS: Final = ("site", "passages", "answers", "lost", "letters", "mash", "share", "threshold", "foreign")
 
 
-def questions(folder: Path) -> list[dict[str, Any]]:
-    """Return the judged questions of a site."""
-    return [json.loads(line) for line in (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def answers(record: Record | Hit, question: dict[str, Any]) -> bool:
-    """Return True if a passage holds the beginning or the end of one of a question's quotes."""
-    text = " ".join(record.text.split())
-    quotes = [" ".join(one["quote"].split()) for one in question["answers"] if _of_page(record, one["page"])]
-    return any(quote[:_ENDS] in text or quote[-_ENDS:] in text for quote in quotes)
-
-
-def _of_page(record: Record | Hit, page: str) -> bool:
-    return str(record.metadata["source"]).endswith(page)
-
-
-def cut(records: Sequence[Record], asked: Sequence[dict[str, Any]], count: int) -> list[Record]:
-    """Return the passages that answer a question, and others at random up to `count`, in their order."""
-    chosen = {place for place, record in enumerate(records) if any(answers(record, one) for one in asked)}
-    others = [place for place in range(len(records)) if place not in chosen]
-    random.Random(0).shuffle(others)
-    return [records[place] for place in sorted([*chosen, *others[: max(0, count - len(chosen))]])]
-
-
-def measured(site: Path, others: Sequence[Path], count: int) -> list[dict[str, Any]]:
-    """Return the rows of one site.
+def measured(folder: Path, site: Site, work: Path, asked: dict[str, list[str]]) -> list[dict[str, Any]]:
+    """Return the rows of one corpus.
 
     Args:
-        site: Folder of a site.
-        others: Folders of the sites whose questions are foreign to it.
-        count: Passages of the collection.
+        folder: Folder of the corpus.
+        site: Facts about it.
+        work: Indexes are kept there.
+        asked: Questions of every corpus, by its name; the others' are foreign to this one.
     """
-    asked = questions(site)
-    records = cut(list(RecordReader(site / "pages")), asked, count)
-    papers = Collection.from_texts(
-        [record.text for record in records],
-        ids=[record.id for record in records],
-        titles=[record.title or "" for record in records],
-        metadata=[record.metadata for record in records],
-        parent_key="source",
-    )
-    with papers:
-        found = papers.search_batch([one["question"] for one in asked], k=10)
-        foreign = papers.search_batch([one["question"] for other in others for one in questions(other)], k=1)
-        letters = papers.search_batch(["qqqqzzzz", *(query[::-1] for query in random_queries())], k=1)
-        papers.store.update_settings({"calibration": {}})
-        before = papers.search_batch([one["question"] for one in asked], k=10)
+    pages, kept = pages_of(folder, work / site.name)
+    with indexed(pages, kept, []) as index, tempfile.TemporaryDirectory() as scratch:
+        data = JudgedIndex.of_pages(index, _questions(pages, folder, site), site)
+        store, copy = index.store, Path(scratch) / "copy.faiss"
+        assert isinstance(store, FaissStore)
+        shutil.copytree(store.folder, copy)
+        with Collection.open(copy) as calibrated:
+            calibrated.calibrate()
+            found = calibrated.search_batch(asked[site.name], k=10)
+            others = [query for name, queries in asked.items() if name != site.name for query in queries]
+            foreign = calibrated.search_batch(others, k=1)
+            letters = calibrated.search_batch(LETTERS, k=1)
+            passages = len(calibrated)
+            calibrated.store.update_settings({"calibration": {}})
+            before = calibrated.search_batch(asked[site.name], k=10)
     scores, without = (
-        [hit.score for hits, one in zip(some, asked, strict=True) for hit in hits if answers(hit, one)]
+        [
+            hit.score
+            for hits, right in zip(some, data.data.answers, strict=True)
+            for hit in hits
+            if data.ids[hit.id] in right
+        ]
         for some in (found, before)
     )
     best = np.array([hits[0].score if hits else -1.0 for hits in foreign])
     common = {
         "site": site.name,
-        "passages": len(records),
+        "passages": passages,
         "answers": len(without),
         "lost": len(without) - len(scores),
-        "letters": sum(not hits for hits in letters) / len(letters),
+        "letters": round(sum(not hits for hits in letters) / len(letters), 3),
+        "mash": len(letters[0]),
     }
     rows: list[dict[str, Any]] = []
     for share in SHARES:
@@ -90,20 +77,28 @@ def measured(site: Path, others: Sequence[Path], count: int) -> list[dict[str, A
     return rows
 
 
+def _questions(pages: Path, folder: Path, site: Site) -> tuple[JudgedQuestion, ...]:
+    return read_questions(folder, site.name, page_names(pages))
+
+
 def main() -> None:
-    """Write the rows of all sites."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sites", nargs="+", help="names of folders in the data")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--passages", type=int, default=140)
+    """Write the rows of all corpora."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of pages with questions")
+    parser.add_argument("--split", default="dev", help="of a folder with several corpora")
+    parser.add_argument("--work", type=Path, default=Path("runs/tutorials"), help="keep indexes there")
     parser.add_argument("--output", type=Path, required=True)
-    arguments = parser.parse_args()
-    folders = [arguments.data / name for name in arguments.sites]
-    with arguments.output.open("w", encoding="utf-8", newline="") as file:
+    options = parser.parse_args()
+    corpora = list(corpora_of(options.folders, options.split))
+    asked = {
+        site.name: [one.text for one in _questions(pages_of(folder, options.work / site.name)[0], folder, site)]
+        for folder, site in corpora
+    }
+    with options.output.open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, _FIELDS, lineterminator="\n")
         table.writeheader()
-        for site in folders:
-            table.writerows(measured(site, [one for one in folders if one != site], arguments.passages))
+        for folder, site in corpora:
+            table.writerows(measured(folder, site, options.work, asked))
             file.flush()
 
 

@@ -78,7 +78,14 @@ def adapt(
     id_field: Annotated[str | None, typer.Option(metavar="FIELD", help="[default: id, else _id]")] = None,
     text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
-    max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of a passage of text files.")] = 600,
+    max_characters: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum length of a passage of text files. [default: as in new collections]"),
+    ] = None,
+    code: Annotated[
+        bool | None,
+        typer.Option("--code/--no-code", help="Read the source code in folders. [default: if most texts are code]"),
+    ] = None,
     max_records: Annotated[
         int | None,
         typer.Option(
@@ -122,6 +129,7 @@ def adapt(
       cde-rag index docs/ docs.faiss --model my-model
     """
     from cde_rag.readers import Fields, RecordReader
+    from cde_rag.readers.reading_rules import NEWEST
 
     questions = questions or queries
     if questions is not None and llm is not None:
@@ -131,7 +139,9 @@ def adapt(
         raise typer.BadParameter("it names a model of an address: give --llm, too", param_hint="--llm-model")
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
-    reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
+    changes = {"characters": max_characters, "code": code}
+    reading = NEWEST.with_changes({name: value for name, value in changes.items() if value is not None})
+    reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, reading=reading)
     shown = sys.stderr.isatty() if progress is None else progress
     with _resumable(output):
         if questions is None and llm is None:
