@@ -271,6 +271,22 @@ def test_a_dry_run_sends_and_writes_nothing(run: Run, corpus: Path, llm: FakeLLM
     assert not (tmp_path / "mine").exists()
 
 
+def test_files_are_read_as_index_reads_them(run: Run, tiny: Path, tmp_path: Path) -> None:
+    """Source code is read, which the rules of 0.2 leave out."""
+    lines: list[str] = []
+    for number in range(72):
+        page = tmp_path / "src" / f"part_{number}.py"
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(f'def step_{number}():\n    """Winds the spring number {number} of the old clock."""\n')
+        quote = f"Winds the spring number {number}"
+        lines.append(json.dumps({"question": f"wind {number}?", "answers": [{"page": page.name, "quote": quote}]}))
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("\n".join(lines))
+    given = ("adapt", page.parent, "--questions", asked, "--model", tiny, "--output", tmp_path / "mine", "--dry-run")
+    assert sum(json.loads(run(*given, "--json").stdout)["questions"].values()) == 72
+    assert "--code" in run(*given, "--no-code", code=1).stderr
+
+
 def test_wrong_uses_are_one_sentence(run: Run, corpus: Path, questions: Path, tiny: Path, tmp_path: Path) -> None:
     given = ("adapt", corpus, "--parent-key", "source", "--output", tmp_path / "mine")
     both = run(*given, "--questions", questions, "--llm", "http://localhost:1", code=2)

@@ -57,10 +57,10 @@ def questions(
     A line of pages.jsonl.gz: {"path": "ops/rollback.md", "text": "..."}
     Optional sites.csv: site,split,form,licence,source,commit
 
-    Pages are cut into passages by the rules of version 0.2. A passage answers if it holds the quote, or else at least 60 % of
-    its words in order. OUT gets a file of pairs for each split, such as train.jsonl.gz, for cde-rag-train prepare; all
-    passages, for hard negatives; and report.json. Pairs for training that are near-duplicates of the evaluation sets or
-    of a corpus of another split are removed.
+    Pages are cut into passages by the rules of version 0.2. A passage answers if it holds the quote, or else at least
+    60 % of its words in order. OUT gets a file of pairs for each split, such as train.jsonl.gz, for cde-rag-train
+    prepare; all passages, for hard negatives; and report.json. Pairs for training that are near-duplicates of the
+    evaluation sets or of a corpus of another split are removed.
 
     \b
     Examples:
