@@ -240,6 +240,12 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
             "which the "
             "filter compares, found none. Prepare the data again, or set corpora.hard_negatives to 0."
         )
+    if prepared.grades is not None and phase.loss.kind != "graded":
+        raise CorpusError(
+            f"Phase {phase.name!r}: expected loss.kind 'graded' for the grades of pairs in {prepared.folder}, found "
+            f"{phase.loss.kind!r}, by which a document of grade 0 is a right answer. Set it, or prepare right answers "
+            "alone, without grades."
+        )
     if unknown := sorted(set(phase.loss.teacher_sources) - set(prepared.source_names)):
         raise CorpusError(
             f"Phase {phase.name!r}: loss.teacher_sources names {unknown[0]!r}, which {prepared.folder} lacks. It has "
