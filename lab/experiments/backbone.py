@@ -186,9 +186,12 @@ class BackboneTraining:
             True if the backbone is finished, and written.
         """
         began, before = time.monotonic(), self.progress.seconds
-        with (self._run / "log.csv").open("ab") as file, tqdm(
-            total=self._config.updates, initial=self.progress.update, desc="backbone", disable=not progress
-        ) as bar:
+        with (
+            (self._run / "log.csv").open("ab") as file,
+            tqdm(
+                total=self._config.updates, initial=self.progress.update, desc="backbone", disable=not progress
+            ) as bar,
+        ):
             file.truncate(self.progress.log_bytes)
             while self.progress.update < self._config.updates:
                 self._update(file, began - before)
