@@ -240,7 +240,7 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
 
 
 def _check_data(phase: PhaseConfig, prepared: Prepared) -> None:
-    """Refuse a phase that needs what its data lacks, or would ignore what it has."""
+    """Refuse a phase whose settings do not go with its data."""
     if phase.is_lexical and prepared.lexical is None:
         raise CorpusError(
             f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "

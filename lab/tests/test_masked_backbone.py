@@ -15,7 +15,7 @@ from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way.network import TwoWay
 from cde_rag_training.config import StartConfig
 from cde_rag_training.networks.start import load_start
-from lab.experiments.backbone import BackboneConfig, BackboneTraining, masked
+from lab.experiments.masked_backbone import BackboneConfig, BackboneTraining, masked
 
 SIZES = {"layers": 6, "dim": 16, "heads": 2, "intermediate": 32, "max_positions": 64, "max_length": 16}
 CONFIG = BackboneConfig(**SIZES, batch_size=8, mini_batch_size=3, updates=30, warmup=3, rate=3e-3, save_every=4)

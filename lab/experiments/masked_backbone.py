@@ -1,6 +1,6 @@
 """A small NomicBERT of random weights that has seen masked-language training alone: the backbone of table 1's plan.
 
-Run `python -m lab.experiments.backbone pairs.jsonl ../shared-backbone --minutes 110`; the same command resumes.
+Run `python -m lab.experiments.masked_backbone pairs.jsonl ../shared-backbone --minutes 110`; the same command resumes.
 """
 
 import argparse
@@ -237,7 +237,7 @@ class BackboneTraining:
         return [self._rows[row] for row in order[place * size : (place + 1) * size].tolist()]
 
     def _loss(self, texts: Sequence[list[int]], seed: Sequence[int], *, backward: bool) -> float:
-        """Compute the mean loss of the hidden tokens, and add its gradients where they are asked for."""
+        """Compute the mean loss of the hidden tokens, and add its gradients if `backward`."""
         parts = list(self._parts(texts, seed))
         count, total = sum(len(part.names) for part in parts), 0.0
         dtype = DTYPES[native_dtype(self._device)]
