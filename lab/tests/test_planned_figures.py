@@ -20,8 +20,8 @@ from cde_rag_training.data.retrieval_sets import SetConfig, SetsConfig, read_set
 from cde_rag_training.recipe import RecipeError
 from lab.experiments import planned_figures
 from lab.experiments.__main__ import app
-from lab.experiments.masked_backbone import BackboneConfig, BackboneTraining
 from lab.experiments.difficulty import packing_orders, run_orders
+from lab.experiments.masked_backbone import BackboneConfig, BackboneTraining
 from lab.experiments.planned_figures import DONE, TimeOverError, read_plan, run_plan
 
 PLANS = Path(__file__).resolve().parents[1] / "plans"
