@@ -25,14 +25,14 @@ from cde_rag_training.clustering.surrogate import Surrogate, cached
 
 DEPTH = 10  # of NDCG
 MEAN = "mean"  # of all sets, in a table's column of sets
-CONTEXT_SIZE = 512  # documents, where the experiment is about something else
+CONTEXT_SIZE = 512  # documents, where the experiment is about something else and the model takes any number
 
 
 class Space:
     """Vector space of one Context; embeddings are cached in a file.
 
     Args:
-        model: A one-way model.
+        model: A model of either kind of attention.
         context: Made by it.
         cache: Folder.
     """
@@ -57,7 +57,7 @@ class Laboratory:
     """A model and the retrieval sets that it is evaluated on.
 
     Attributes:
-        model: One-way.
+        model: Of either kind of attention; many experiments need a one-way model.
         sets: Subsampled retrieval sets.
         cache: Folder for vectors; may be deleted.
         seed: Random seed of every draw.
@@ -82,11 +82,12 @@ class Laboratory:
         self,
         texts: Sequence[str],
         *,
-        size: int = CONTEXT_SIZE,
+        size: int | None = None,
         seed: int | None = None,
         strategy: Literal["random", "clusters"] = "random",
     ) -> Space:
-        """Return the vector space of a context sampled from texts."""
+        """Return the vector space of a context sampled from texts, by default of as many as the model expects."""
+        size = size or self.model.config.context_size or CONTEXT_SIZE
         drawn = self.seed if seed is None else seed
         if strategy == "random":
             sample = sample_random(texts, size, seed=drawn)

@@ -26,7 +26,8 @@ class ModelRow(NamedTuple):
         corpus: The set, or "mean".
         model: As it is named in its folder, or "minilm".
         given: "context" (its corpus's, and siblings where documents have parents), "no siblings" (of these the context
-            alone; sets without parents count as they are), "null", or "" of a plain embedder.
+            alone; sets without parents count as they are), "null", or "" of a plain embedder. Of a two-way model, which
+            reads no siblings, "foreign" (the context of the next set, if there are several) in place of "no siblings".
         ndcg: NDCG@10, mean over queries; of all sets their mean.
         against: Reference: "minilm", or the first model under its context.
         gain: NDCG@10 minus that of the reference.
@@ -68,14 +69,26 @@ def models(labs: Sequence[Laboratory]) -> list[ModelRow]:
 
 def readings(lab: Laboratory) -> dict[str, Figures]:
     """Return per-query scores by the model's input, named as in `ModelRow.given`."""
-    found: dict[str, Figures] = {"context": [], "no siblings": [], "null": []}
     null = lab.null()
+    if lab.model.config.context_size is not None:  # a two-way model's alone is fixed
+        return _of_two_way(lab, null)
+    found: dict[str, Figures] = {"context": [], "no siblings": [], "null": []}
     for data in tqdm(lab.sets, desc=lab.model.config.name, unit="set"):
         own = lab.space(data.corpus.texts)
         found["no siblings"].append(own.score(data))
         found["context"].append(found["no siblings"][-1] if data.corpus.parents is None else _siblings(lab, own, data))
         found["null"].append(null.score(data))
     return found
+
+
+def _of_two_way(lab: Laboratory, null: Space) -> dict[str, Figures]:
+    spaces = [lab.space(data.corpus.texts) for data in lab.sets]
+    inputs = {"context": spaces, "null": [null] * len(spaces)}
+    if len(spaces) > 1:
+        inputs["foreign"] = [*spaces[1:], spaces[0]]
+    return {
+        given: [space.score(data) for space, data in zip(some, lab.sets, strict=True)] for given, some in inputs.items()
+    }
 
 
 def _siblings(lab: Laboratory, space: Space, data: RetrievalSet) -> Float64[np.ndarray, " queries"]:

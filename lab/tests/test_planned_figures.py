@@ -1,22 +1,27 @@
 """Figures by a plan: a plan that ran out of time resumes and ends with the tables of one that did not."""
 
+import csv
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_sets import write_set
-from prepared_stub import prepared_stub
+from prepared_stub import prepared_stub, stub_pairs
 from test_experiment_cells import CELLS
-from tiny import WORDS
+from tiny import WORDS, tiny_tokenizer
 from tiny_run import start_folder
 from typer.testing import CliRunner
 
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.data.retrieval_sets import SetConfig, SetsConfig, read_sets
 from cde_rag_training.recipe import RecipeError
 from lab.experiments import planned_figures
 from lab.experiments.__main__ import app
 from lab.experiments.difficulty import packing_orders, run_orders
+from lab.experiments.masked_backbone import BackboneConfig, BackboneTraining
 from lab.experiments.planned_figures import DONE, TimeOverError, read_plan, run_plan
 
 PLANS = Path(__file__).resolve().parents[1] / "plans"
@@ -76,6 +81,46 @@ def test_the_command_stops_in_time(folder: Path, monkeypatch: pytest.MonkeyPatch
     ran = CliRunner().invoke(app, [str(each) for each in arguments])
     assert ran.exit_code == 0, ran.output
     assert "second: 4 runs are missing; run the same command again" in ran.stderr
+
+
+def test_table_1_in_small_runs_from_its_backbone_to_its_table(folder: Path):
+    """The committed plan with small numbers: the four cells of the paper's architecture, from a backbone of our own."""
+    sizes = BackboneConfig(layers=6, dim=16, heads=2, intermediate=32, max_positions=64, max_length=16)
+    training = replace(sizes, batch_size=8, updates=2, warmup=1)
+    texts = [pair.document for pair in stub_pairs(40)]
+    tokenizer = TextTokenizer(tiny_tokenizer())
+    assert BackboneTraining(texts, tokenizer, training, folder / "backbone", device="cpu").train()
+    small = {
+        '"../shared-backbone"': repr(str(folder / "backbone")),
+        "seeds = [0, 1, 2]": "seeds = [0]",
+        "context_size = 64": "context_size = 4",
+        "max_length = 64": "max_length = 32",
+        "smallest = 64, largest = 64": "smallest = 4, largest = 4",
+        "batch_size = 256": "batch_size = 8",
+        "epochs = 2": "epochs = 1",
+    }
+    text = (PLANS / "table1-paper.toml").read_text()
+    for old, new in small.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "table1-paper.toml").write_text(text)
+    shutil.copy(PLANS / "paper-table1.toml", folder)
+    figures = read_plan(folder / "paper-table1.toml")
+    sets = read_sets(SetsConfig(sets=(SetConfig(path="river"), SetConfig(path="bank"))), folder)
+    prepared = Prepared.load(folder / "prepared")
+    files, left = run_plan(figures, prepared, sets, folder / "cache", folder, seed=0, minutes=None)
+    assert left == {}
+    with files[0].open() as file:
+        found = {(row["cell"], row["given"]) for row in csv.DictReader(file) if row["corpus"] == "mean"}
+    cells = ("plain", "clustered", "contextual", "both")
+    assert found == {(cell, given) for cell in cells for given in ("context", "null", "foreign")}
+    for cell in figures[0].cells:
+        (log,) = (folder / "cache").rglob(f"{cell.name}-0/log.csv")
+        with log.open() as file:
+            rows = [row for row in csv.DictReader(file) if row["loss"]]
+        assert len(rows) == 12  # 96 pairs in batches of 8
+        assert {row["context"] for row in rows} == {"0" if cell.given == "null" else "4"}
+        assert all(row["corpus"].startswith("pack" if cell.name in ("clustered", "both") else "source") for row in rows)
 
 
 @pytest.mark.parametrize("text", ["", "recipes = []", "recipes = [1]", 'recipe = ["first.toml"]', 'recipes = "a.toml"'])

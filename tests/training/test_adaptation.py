@@ -140,7 +140,8 @@ def test_every_preset_adapts(given: Material, config: AdaptationConfig, tmp_path
     assert [phase.name for phase in own.phases] == [phase.name for phase in kept]
     for phase, wanted in zip(own.phases, kept, strict=True):
         assert (phase.loss, phase.filter, phase.rates) == (wanted.loss, wanted.filter, wanted.rates)
-        assert max(phase.corpora.batch_size, phase.packing.batch_size) <= len(given.parts.training) // 3
+        size = (phase.packing if phase.batches == "packed" else phase.corpora).batch_size
+        assert size <= len(given.parts.training) // 3
         assert phase.schedule.minutes == 4.0 / len(kept)
     assert own.start.model == config.model
     assert done.updates >= len(kept)
@@ -151,6 +152,7 @@ def test_every_preset_adapts(given: Material, config: AdaptationConfig, tmp_path
 
 def test_every_loss_and_sampler_adapts(given: Material, config: AdaptationConfig, tmp_path: Path):
     context = ContextConfig(documents="batch", smallest=4, largest=8, null_share=0.0)
+    own = ViewConfig(nameless_share=0.0, sentence_share=0.0, keywords_share=0.0)
     losses = [
         LossConfig(kind="graded", temperature=0.1, bias=-3.0),
         LossConfig(kind="improved", dims=(16, 8), layers=(1,)),
@@ -160,9 +162,7 @@ def test_every_loss_and_sampler_adapts(given: Material, config: AdaptationConfig
         PhaseConfig(
             name=f"phase {number}",
             batches="corpora" if number % 2 else "packed",
-            corpora=CorporaConfig(
-                context=context, views=ViewConfig(nameless_share=0.0, sentence_share=0.0, keywords_share=0.0)
-            ),
+            corpora=replace(CorporaConfig(context=context), **({"views": own} if number % 2 else {})),
             packing=PackingConfig(order="random" if number else "tour", batch_size=16),
             loss=loss,
             batches_per_update=1 + number,

@@ -95,7 +95,7 @@ def test_a_run_from_any_backbone(tmp_path, family):
     prepared = prepared_stub(tmp_path / "prepared", stub_pairs(60))
     shown = phase(
         schedule=ScheduleConfig(updates=0, epochs=2, warmup_updates=3),
-        corpora=replace(CORPORA, context=ContextConfig(smallest=4, largest=4, null_share=0.0)),
+        corpora=replace(CORPORA, context=ContextConfig(smallest=8, largest=8, null_share=0.0)),
         rates=RatesConfig(encoder=2e-3, embeddings=2e-3, first_stage=2e-3, context=2e-3, layer_decay=0.5),
         average=0.0,
     )
@@ -103,6 +103,7 @@ def test_a_run_from_any_backbone(tmp_path, family):
     run = replace(config(tmp_path, shown, machine=MACHINE, evaluation=evaluation), start=start)
     output = train(prepared, run, tmp_path / "run")
     assert len(rows(tmp_path / "run")) == 14  # two epochs: of 20 and 40 pairs in batches of 8
+    assert {row["context"] for row in rows(tmp_path / "run")} == {"4"}  # of 8 that are drawn, four are read
     recipe = json.loads((output / "README.md").read_text().split("```json\n")[1].split("```")[0])
     assert recipe["start"] == {
         "model": start.model,

@@ -161,8 +161,9 @@ def test_held_out_pairs_are_read_as_the_recipe_trains_them(tmp_path, stages, mon
 
 def test_what_a_model_cannot_read_is_refused(tmp_path, stages):
     prepared = prepared_with(tmp_path / "p", some_pairs())
-    with pytest.raises(RecipeError, match="pools over the tokens after a colon"):
-        Prefixes(prepared, (SourceConfig(name="faq", query_prefix="query "),), stages)
+    for wrong in ("query ", "query: document", "query: document: "):  # pooled with the text, from the first colon on
+        with pytest.raises(RecipeError, match="pools over the tokens after the first colon"):
+            Prefixes(prepared, (SourceConfig(name="faq", query_prefix=wrong),), stages)
     one_way = stages_of(tiny_network(), TextTokenizer(tiny_tokenizer()), device="cpu", precision="float32")
     with pytest.raises(RecipeError, match="separates queries from documents by a learned vector"):
         Prefixes(prepared, (), one_way)

@@ -1,5 +1,6 @@
 """Adaptation by questions in the small, through the command: pairs, verdict, resumption, and a language model's."""
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,10 @@ from cde_rag_training.adapt.question_adaptation import (
 )
 from cde_rag_training.adapt.question_material import QuestionMaterial, question_material, rehearsal_pairs
 from cde_rag_training.cli.adapt import NOT_BETTER
+from cde_rag_training.cli.recipes import chosen_recipe
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.networks.interpolation import merge_models
+from cde_rag_training.presets import PRESETS
 
 
 @pytest.fixture
@@ -88,6 +91,51 @@ def test_a_better_model_is_the_folder(
     assert told["questions"] == {"training": 44, "development": 12, "test": 24}
     again = run(*adapt(corpus, questions, tiny, tmp_path / "mine"), code=1)
     assert "finished adaptation" in again.stderr.splitlines()[-1]
+
+
+OWN_RECIPE = """
+[[phases]]
+name = "graded"
+loss = { kind = "graded", temperature = 0.1, dims = [16, 8], layers = [1] }
+[[phases]]
+name = "improved"
+batches = "packed"
+batches_per_update = 2
+loss = { kind = "improved" }
+packing = { order = "random" }
+corpora = { context = { documents = "batch" } }
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["own", "paper-small", *(pytest.param(each, marks=pytest.mark.long) for each in PRESETS if each != "paper-small")],
+)
+def test_losses_samplers_and_presets_adapt_by_questions(
+    run: Run,
+    corpus: Path,
+    questions: Path,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    decide(monkeypatch, adapted=0.9)
+    (tmp_path / "own.toml").write_text(OWN_RECIPE)
+    option = ("--config", tmp_path / "own.toml") if name == "own" else ("--preset", name)
+    done = run(*adapt(corpus, questions, tiny, tmp_path / "mine"), *option)
+    phases = [each for each in chosen_recipe(*_either(name, tmp_path / "own.toml")).phases if not each.data]
+    with (tmp_path / "mine/work/run/log.csv").open() as file:
+        rows = [row["phase"] for row in csv.DictReader(file) if row["loss"]]
+    assert list(dict.fromkeys(rows)) == [each.name for each in phases]
+    assert f"Training: {len(rows)} updates at most" in done.stderr
+    told = json.loads((tmp_path / "mine/report.json").read_text())
+    assert told["outcome"] in done.stdout
+    assert [each["loss"]["kind"] for each in told["config"]["recipe"]["phases"]][-1] == phases[-1].loss.kind
+
+
+def _either(name: str, path: Path) -> tuple[Path | None, str | None]:
+    return (path, None) if name == "own" else (None, name)
 
 
 @pytest.mark.parametrize(

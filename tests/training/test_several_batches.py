@@ -16,6 +16,7 @@ from tiny_run import CORPORA, config, phase, rows, start_folder
 from cde_rag.errors import CorpusError
 from cde_rag_training.config import LossConfig, PhaseConfig
 from cde_rag_training.corpora.corpus_batches import Corpora
+from cde_rag_training.corpora.parent_batches import ParentConfig
 from cde_rag_training.loop import trainer
 from cde_rag_training.loop.gradients import Gradients
 from cde_rag_training.loop.training import train
@@ -72,6 +73,30 @@ def test_every_batch_is_seen_once(tmp_path, monkeypatch):
     log = rows(tmp_path / "run")
     assert [row["update"] for row in log] == ["1", "2", "3"]
     assert log[-1]["corpus"] == corpora.batch(5).corpus
+
+
+@pytest.mark.parametrize("per_update", [1, 3])
+def test_random_documents_in_place_of_hard_negatives_are_logged(tmp_path, per_update):
+    """Of all batches of an update, also where the last one's pairs have no hard negatives at all."""
+    pairs = stub_pairs(96)
+    for number in range(0, 96, 5):
+        if pairs[number].source == "docs":
+            pairs[number] = replace(pairs[number], hard_negatives=(f"{pairs[number].document} bank",))
+    prepared = prepared_stub(tmp_path / "prepared", pairs)
+    corpora = replace(CORPORA, hard_negatives=1, parents=ParentConfig(share=0.0))
+    run = config(start_folder(tmp_path / "start"), phase(6, batches_per_update=per_update, corpora=corpora))
+    train(prepared, run, tmp_path / "run")
+    batches = [Corpora(prepared, corpora, seed=0).batch(number) for number in range(6 * per_update)]
+    found, lone = [], 0
+    for update in range(6):
+        some = batches[update * per_update : (update + 1) * per_update]
+        with_negatives = [each for each in some if each.hard_negatives.size]
+        lone += bool(with_negatives) and some[-1] not in with_negatives
+        missing = sum(pairs[row].hard_negatives == () for each in with_negatives for row in each.pairs.tolist())
+        found.append(str(missing) if with_negatives else "")
+    assert [row["filled"] for row in rows(tmp_path / "run") if row["loss"]] == found
+    assert any(found)
+    assert lone or per_update == 1
 
 
 def test_what_processes_cannot_divide_is_refused(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from tiny import tiny_tokenizer
 from tiny_run import CORPORA, MACHINE, config, phase, rows, start_folder
 
 from cde_rag import CDEModel
+from cde_rag.errors import CorpusError
 from cde_rag.models.runtimes.stage_runner import QUERY
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP
@@ -83,3 +84,5 @@ def test_grades_of_pairs_reach_the_loss(tmp_path):
         train(data, config(start, phase(1, loss=loss)), tmp_path / f"run-{data.folder.name}")
     losses = [float(rows(tmp_path / f"run-{name}")[-1]["loss"]) for name in ("graded", "plain")]
     assert abs(losses[0] - losses[1]) > 1e-3
+    with pytest.raises(CorpusError, match="found 'contrastive', by which a document of grade 0 is a right answer"):
+        train(found, config(start, phase(1)), tmp_path / "other")

@@ -26,6 +26,7 @@ from cde_rag.stores.files import locked
 from cde_rag_training.clustering.packing import PackingConfig
 from cde_rag_training.config import EvaluationConfig, GuardConfig, LossConfig, RatesConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.corpus_batches import CorporaConfig
 from cde_rag_training.corpora.filtering import FilterConfig, FilterWarning
 from cde_rag_training.data.preparation import PrepareConfig
 from cde_rag_training.data.prepared import Prepared
@@ -212,13 +213,20 @@ def test_training_lowers_the_loss(work, tmp_path):
 
 
 def test_packed_batches_train_too(work, tmp_path):
-    packed = phase(
-        batches="packed",
-        packing=PackingConfig(batch_size=8),
-        corpora=replace(CORPORA, context=ContextConfig(documents="batch", smallest=8, largest=8, null_share=0.0)),
-    )
-    train(work / "prepared", config(work / "start", packed), tmp_path)
-    assert {row["context"] for row in rows(tmp_path)} == {"8"}
+    """Settings that they do not read are refused, and a card has those alone that the batches were made with."""
+    context = ContextConfig(documents="batch", smallest=8, largest=8, null_share=0.0)
+    corpora = CorporaConfig(context=context)
+    packed = phase(2, name="packed", batches="packed", packing=PackingConfig(batch_size=8), corpora=corpora)
+    train(work / "prepared", config(work / "start", packed, phase(2)), tmp_path)
+    assert {row["context"] for row in rows(tmp_path) if row["phase"] == "packed"} == {"8"}
+    card = (tmp_path / "model" / "README.md").read_text()
+    one, other = json.loads(card.split("```json\n")[1].split("```")[0])["phases"]
+    assert one["packing"]["batch_size"] == other["corpora"]["batch_size"] == 8
+    assert set(one["corpora"]) == {"context", "hard_negatives"}
+    assert "packing" not in other
+    for change in ({"batch_size": 256}, {"views": ViewConfig(keywords_share=0.0)}):
+        with pytest.raises(ValueError, match=f"hard_negatives and context with packed batches, found {min(change)}"):
+            replace(packed, corpora=replace(corpora, **change))
 
 
 def test_a_phase_that_is_finished_is_not_repeated(work, tmp_path, monkeypatch):
@@ -473,6 +481,11 @@ def test_pairs_are_prepared_first(work, tmp_path, monkeypatch):
         train(data, run, tmp_path / name, held_out=stub_pairs(90)[60:])
         train(data, run, tmp_path / name, held_out=stub_pairs(90)[60:])
     assert asked == [32] * 4  # data and held-out data of both runs
+    assert Prepared.load(tmp_path / "list" / "prepared").settings["surrogate"] == "minilm-32"  # as it was, in the card
+    for setting in ("surrogate", "filter_surrogate"):
+        other = replace(run, prepare=replace(run.prepare, **{setting: "bge"}))
+        with pytest.raises(RecipeError, match=f"prepare.{setting} 'bge', found pairs, which are prepared with MiniLM"):
+            train(pairs, other, tmp_path / "other")
     assert same_weights(tmp_path / "list", tmp_path / "file")
     log = rows(tmp_path / "list")
     assert next(row for row in log if row["update"] == "0")["own_ndcg"]

@@ -4,7 +4,7 @@ A run goes through one or more phases (such as many weak pairs first, then fewer
 calls stages of training is called phases here, since the model has stages.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from cde_rag_training.data.views import OWN
 from cde_rag_training.recipe import read_recipe
 
 ONE_WAY, TWO_WAY = "one_way", "two_way"  # kinds of context attention
+READ_BY_PACKED = ("hard_negatives", "context")  # of corpora; packed batches read nothing else of it
 CONTEXT_SIZE, MAX_LENGTH, CONTEXT_LAYERS = 512, 256, 6  # of new models, where the recipe leaves them out
 
 
@@ -85,7 +86,7 @@ class LossConfig:
     dims: tuple[int, ...] = ()  # of Matryoshka embeddings, the whole included; empty: the whole only
     layers: tuple[int, ...] = ()  # of 2-D Matryoshka embeddings: each batch is embedded by all layers of the second
     # stage, and by the lowest of one of these numbers, in up to twice the time; the mean of both losses counts.
-    # A model of each number is written too.   empty: all layers only
+    # A model of each number is written too, of the last phase's.   empty: all layers only
     teacher: Literal["none", "start", "surrogate"] = "none"  # whose scores are kept to: start model under null context
     teacher_sources: tuple[str, ...] = ()  # sources whose batches have the teacher; empty: all
     teacher_weight: float = 0.5  # share of the distillation in the loss
@@ -121,7 +122,8 @@ class PhaseConfig:
     name: str = "contrastive"  # for logs and the model card
     data: str = ""  # a prepared folder; empty: the one that `train` was given
     batches: Literal["corpora", "packed"] = "corpora"  # design §9, or the paper's
-    corpora: CorporaConfig = field(default_factory=CorporaConfig)  # packed batches use its context and hard_negatives
+    corpora: CorporaConfig = field(default_factory=CorporaConfig)  # packed batches have its context and hard_negatives
+    # alone; its other settings are refused with them
     packing: PackingConfig = field(default_factory=PackingConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
     loss: LossConfig = field(default_factory=LossConfig)
@@ -143,6 +145,12 @@ class PhaseConfig:
         taught = self.loss.teacher != "none" and self.loss.lexical_share > 0
         return self.filter.rule == "agreement" or taught
 
+    def _ignored_settings(self) -> list[str]:
+        """Return the settings of corpora that packed batches would ignore."""
+        usual = CorporaConfig(**{name: getattr(self.corpora, name) for name in READ_BY_PACKED})
+        names = [each.name for each in fields(usual)] if self.batches == "packed" else []
+        return [name for name in names if getattr(self.corpora, name) != getattr(usual, name)]
+
     def __post_init__(self) -> None:
         if not (0 <= self.context_dropout < 1 and 0 <= self.average < 1):
             raise ValueError(
@@ -150,6 +158,11 @@ class PhaseConfig:
             )
         if self.batches_per_update < 1:
             raise ValueError(f"Expected batches_per_update of at least 1, found {self.batches_per_update}.")
+        if other := self._ignored_settings():
+            raise ValueError(
+                f"Expected of corpora no more than {' and '.join(READ_BY_PACKED)} with packed batches, found "
+                f"{', '.join(other)}. Leave them out, or set them in packing."
+            )
         names = [each.name for each in self.sources]
         if len(set(names)) < len(names) or "" in names:
             raise ValueError(f"Expected sources of different names, found {names}. Name each one.")

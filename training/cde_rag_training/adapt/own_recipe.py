@@ -46,11 +46,14 @@ def _fitted(phase: PhaseConfig, own: PhaseConfig, parts: int, *, largest: int, n
         largest=max(smallest, min(given.largest, fits.largest)),
         null_share=given.null_share if null else 0.0,
     )
+    corpora = replace(phase.corpora, context=context)
+    if phase.batches == "corpora":
+        corpora = replace(corpora, batch_size=min(corpora.batch_size, largest))
     time = own.schedule
     updates = max(1, time.updates // parts) if time.updates else 0
     return replace(
         phase,
-        corpora=replace(phase.corpora, batch_size=min(phase.corpora.batch_size, largest), context=context),
+        corpora=corpora,
         packing=replace(phase.packing, batch_size=min(phase.packing.batch_size, largest)),
         loss=replace(phase.loss, teacher="none") if phase.loss.teacher == "start" and not null else phase.loss,
         schedule=replace(time, updates=updates, minutes=time.minutes / parts),

@@ -112,7 +112,7 @@ def adapt_to_questions(
     prepared = _prepared(material, rehearsed, config, start, work, say)
     sizes = Counter(prepared.source_names[code] for code in prepared.sources.tolist())
     recipe = recipe_of(config, sizes, name=output.resolve().name, null=start.network.config.null_embedding)
-    say(f"Training: {recipe.phases[0].schedule.updates} updates at most")
+    say(f"Training: {sum(phase.schedule.updates for phase in recipe.phases)} updates at most")
     began = time.monotonic()
     trained = train(prepared, recipe, work / "run", progress=progress)
     minutes = (time.monotonic() - began) / 60

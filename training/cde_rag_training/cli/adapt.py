@@ -112,7 +112,8 @@ def adapt(
     Without questions, training queries are generated from the documents: titles, headings, first sentences and
     keywords. They differ from your users' questions.
 
-    A recipe (--config, --preset) changes losses, batches, filters and rates; model, data and time stay as here.
+    A recipe (--config, --preset) changes losses, batches, filters and rates; model, data and time stay as here, and
+    its phases with data of their own are left out.
 
     The adapted model is compared with the start model and BM25. Exit code 0: surely better, and FOLDER is the model.
     3: not better, keep the start model; the adapted one is in FOLDER/not-better. No collection is changed. To resume an

@@ -81,8 +81,8 @@ def prepare(
     """Prepare pairs for training: tokens, vectors, clusters. Once; training then needs no faiss.
 
     A row has query and document, and may have source, domain, title or parent (the longer document that the document
-    was cut from) and hard_negatives. Near-duplicates are removed and counted. To resume an interrupted command, run it
-    again; finished steps are skipped.
+    was cut from), hard_negatives, grade, query_prefix and document_prefix. Near-duplicates are removed and counted. To
+    resume an interrupted command, run it again; finished steps are skipped.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ class ContextConfig:
 
     documents: Literal["corpus", "batch"] = "corpus"
     smallest: int = 32  # documents; their number is drawn log-uniformly   ours, design §9
-    largest: int = 512  # documents                                        paper §5
+    largest: int = 512  # documents; a two-way model has its context_size  paper §5
     null_share: float = 0.2  # of batches, under the null context          ours, design §9
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cde_rag_training.config import TrainingConfig
+from cde_rag_training.config import READ_BY_PACKED, PhaseConfig, TrainingConfig
 from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.loop.held_out import Retrieval, mean_of
 from cde_rag_training.loop.logs import LOG
@@ -60,9 +60,20 @@ def card(
     if found:
         lines += ["", *_held_out(rows, found)]
     recipe = {name: value for name, value in asdict(config).items() if name not in ("machine", "prepare")}
+    recipe["phases"] = [_settings(phase) for phase in config.phases]
     recipe["start"] = {"model": config.start.model, "name": config.start.name, **start}
     lines += ["", "## Recipe", "", "```json", json.dumps(recipe, indent=1), "```", ""]
     return "\n".join(lines)
+
+
+def _settings(phase: PhaseConfig) -> dict[str, Any]:
+    """Return a phase's settings without those that its kind of batches does not read."""
+    settings = asdict(phase)
+    if phase.batches == "packed":
+        settings["corpora"] = {name: settings["corpora"][name] for name in READ_BY_PACKED}
+    else:
+        del settings["packing"]
+    return settings
 
 
 def _phase(name: str, rows: Sequence[Mapping[str, str]]) -> str:

@@ -287,9 +287,10 @@ class Trainer:
         row: dict[str, float | int | str] = {"loss": loss, "masked": masked, "tokens": tokens, "siblings": siblings}
         if taught_batches:
             row["distillation"] = distillation / taught_batches
-        if batches[-1].hard_negatives.size:
+        if filled or any(batch.hard_negatives.size for batch in batches):
             row["filled"] = filled // count() if self._shared else filled  # a shared batch is known to all
-        return row | {"context": len(batches[-1].context), "corpus": batches[-1].corpus}
+        most = self._stages.network.config.context_size or len(batches[-1].context)  # a two-way model reads no more
+        return row | {"context": min(most, len(batches[-1].context)), "corpus": batches[-1].corpus}
 
     def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
         """Compute the batch's loss under the null context and under another batch's, before the update."""

@@ -228,6 +228,19 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
             f"Phase {phase.name!r}: expected loss.layers in {stages.fewest_layers} … {stages.layers - 1}, below all "
             f"layers and, in a one-way model, with one that attends to the context; found {list(depths)}."
         )
+    if phase.context_dropout_by == "text" and not isinstance(stages.network, TwoWay):
+        raise RecipeError(
+            f'Phase {phase.name!r}: expected context_dropout_by "batch", since a one-way model condenses a '
+            "context once for "
+            'all texts; found "text".'
+        )
+    _check_data(phase, prepared)
+    Prefixes(prepared, phase.sources, stages)  # says what the model cannot read
+    batches_of(prepared, phase, seed=0)  # says what its data lacks
+
+
+def _check_data(phase: PhaseConfig, prepared: Prepared) -> None:
+    """Refuse a phase whose settings do not go with its data."""
     if phase.is_lexical and prepared.lexical is None:
         raise CorpusError(
             f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "
@@ -240,24 +253,22 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
             "which the "
             "filter compares, found none. Prepare the data again, or set corpora.hard_negatives to 0."
         )
+    if prepared.grades is not None and phase.loss.kind != "graded":
+        raise CorpusError(
+            f"Phase {phase.name!r}: expected loss.kind 'graded' for the grades of pairs in {prepared.folder}, found "
+            f"{phase.loss.kind!r}, by which a document of grade 0 is a right answer. Set it, or prepare right answers "
+            "alone, without grades."
+        )
     if unknown := sorted(set(phase.loss.teacher_sources) - set(prepared.source_names)):
         raise CorpusError(
             f"Phase {phase.name!r}: loss.teacher_sources names {unknown[0]!r}, which {prepared.folder} lacks. It has "
             f"{', '.join(prepared.source_names)}."
-        )
-    if phase.context_dropout_by == "text" and not isinstance(stages.network, TwoWay):
-        raise RecipeError(
-            f'Phase {phase.name!r}: expected context_dropout_by "batch", since a one-way model condenses a '
-            "context once for "
-            'all texts; found "text".'
         )
     if unknown := sorted({each.name for each in phase.sources} - set(prepared.source_names)):
         raise CorpusError(
             f"Phase {phase.name!r}: sources names {unknown[0]!r}, which {prepared.folder} lacks. It has "
             f"{', '.join(prepared.source_names)}."
         )
-    Prefixes(prepared, phase.sources, stages)  # says what the model cannot read
-    batches_of(prepared, phase, seed=0)  # says what its data lacks
 
 
 def _needs_start(config: TrainingConfig) -> bool:

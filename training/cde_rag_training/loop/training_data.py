@@ -1,6 +1,7 @@
 """Training data of `train`: prepared pairs, or pairs that are prepared first."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def opened(data: Data, tokenizer: TextTokenizer, config: PrepareConfig, folder: 
         CorpusError: Pairs that cannot be used, or data that was prepared with another tokenizer.
         MissingExtraError: Pairs need the extra `train`.
         PreparedError: No prepared folder, or a damaged one.
-        RecipeError: Pairs that are not prepared, and a filter_surrogate.
+        RecipeError: Pairs that are not prepared, and a filter_surrogate, or another surrogate than MiniLM.
     """
     prepared = data if isinstance(data, Prepared) else _prepared(data, tokenizer, config, folder)
     if prepared.tokenizer_sha256 != tokenizer.sha256:
@@ -54,12 +55,16 @@ def _prepared(
         pairs = PairReader(path)
     else:
         pairs = data
-    if config.filter_surrogate:
+    name = f"minilm-{config.max_length}"
+    other = {"filter_surrogate": config.filter_surrogate} if config.filter_surrogate else {}
+    if config.surrogate not in (name, PrepareConfig().surrogate):
+        other = {"surrogate": config.surrogate}
+    for setting, found in other.items():
         raise RecipeError(
-            f"Expected prepared pairs with prepare.filter_surrogate {config.filter_surrogate!r}, found pairs, "
-            "which are "
-            "prepared with MiniLM alone. Prepare them with cde-rag-train prepare --filter-surrogate."
+            f"Expected prepared pairs with prepare.{setting} {found!r}, found pairs, which are prepared with MiniLM "
+            f"alone. Prepare them with cde-rag-train prepare --{setting.replace('_', '-')}."
         )
+    config = replace(config, surrogate=name)  # vectors of texts cut elsewhere are others
 
     @cache
     def surrogate() -> Surrogate:  # not loaded where its vectors are kept already

@@ -134,7 +134,7 @@ class Stages(ABC):
         """Check prefixes that are given as token ids.
 
         Raises:
-            RecipeError: The model has no prefixes, or would not find the end of one.
+            RecipeError: The model has no prefixes, or would find the end of one elsewhere.
         """
         raise self._no_prefixes(f"{len(prefixes)} others")
 
@@ -307,11 +307,11 @@ class TwoWayStages(Stages):
     def check_prefixes(self, prefixes: Sequence[list[int]]) -> None:
         """Check that a model which pools after the prefix finds the end of each one."""
         stage = self._two_way.second_stage
-        if stage.pooling == "text_after_prefix" and any(ids and stage.prefix_end not in ids for ids in prefixes):
+        wrong = any(ids and (ids[-1] != stage.prefix_end or stage.prefix_end in ids[:-1]) for ids in prefixes)
+        if stage.pooling == "text_after_prefix" and wrong:
             raise RecipeError(
-                f"{self._two_way.config.name} pools over the tokens after a colon: expected prefixes that end "
-                "in one, such "
-                "as 'classification: ', found one without. Add it."
+                f"{self._two_way.config.name} pools over the tokens after the first colon: expected prefixes that end "
+                "in one and have no other, such as 'classification: ', found another. Change it."
             )
 
     def _prefixed(self, ids: list[int], role: int, prefix: list[int] | None) -> list[int]:
