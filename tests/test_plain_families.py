@@ -328,7 +328,7 @@ def test_a_link_to_a_file_that_is_not_there_is_no_missing_setting(tmp_path: Path
     prompts = folder / "config_sentence_transformers.json"
     prompts.unlink()
     prompts.symlink_to(tmp_path / "gone")
-    with pytest.raises(ModelError, match="config_sentence_transformers.json is a link to a file that is not there"):
+    with pytest.raises(ModelError, match=r"config_sentence_transformers\.json is a link to a file that is not there"):
         PlainEmbedder(folder, options=options("onnx"))
 
 

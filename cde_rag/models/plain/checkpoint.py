@@ -157,7 +157,7 @@ def _files(folder: Path, modules: Sequence[Path]) -> list[Path]:
     if other := [path.name for path in entries if path.exists() and not (path.is_file() or path.is_dir())]:
         raise ModelError(f"{folder}: {other[0]} is a FIFO, a socket or a device, and no file. Remove it.")
     if broken := [path.name for path in entries if path.is_symlink() and not path.exists() and _counts(path)]:
-        raise ModelError(f"{folder}: {broken[0]} is a link to a file that is not there. Download or copy the model again.")
+        raise ModelError(f"{folder}: {broken[0]} is a link to a file that is not there. Download or copy it again.")
     if elsewhere := [path.name for path in found if _leads_elsewhere(path)]:
         raise ModelError(
             f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base "

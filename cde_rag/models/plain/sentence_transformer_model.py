@@ -110,7 +110,7 @@ class SentenceTransformerModel(PlainModel):
 
         Raises:
             CorpusError: A text has no word that the model knows.
-            ModelError: A vector holds NaN or infinity, as of damaged weights, or where a dtype does not reach far enough.
+            ModelError: A vector holds NaN or infinity, by damaged weights or a dtype without its range.
         """
         if not texts:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
