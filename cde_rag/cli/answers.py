@@ -82,6 +82,10 @@ def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
     Raises:
         CorpusError: A folder without corpora, or of an invalid form; or a corpus without pages that are read.
     """
+    from cde_rag.embedders.contextual import as_model
+
+    for name in options.models:  # a wrong name is found before anything is embedded
+        as_model(name)
     with contextlib.ExitStack() as stack:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
         corpora = list(corpora_of(folders, options.split))

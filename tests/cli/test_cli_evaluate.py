@@ -47,6 +47,30 @@ def test_a_second_model_has_rows_of_its_own(run, folder: Path, model_folder: Pat
     assert (tmp_path / "p.svg").read_text().count("<circle") == 3
 
 
+def test_a_wrong_second_model_is_found_before_anything_is_embedded(
+    run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("embedded")
+
+    monkeypatch.setattr("cde_rag.evaluation.evaluate", never)
+    monkeypatch.setattr("cde_rag.cli.answers.indexed", never)
+    pages = tmp_path / "site"
+    (pages / "pages").mkdir(parents=True)
+    (pages / "pages/a.md").write_text("# Boats\n\nA boat is moored at the bank.\n")
+    answer = {"page": "a.md", "quote": "moored at the bank"}
+    (pages / "questions.jsonl").write_text(json.dumps({"question": "Where is it?", "answers": [answer]}) + "\n")
+    for given in (folder, pages):
+        found = run("evaluate", given, "--model", "cde-mini", "--model", tmp_path / "gone", code=1)
+        assert str(tmp_path / "gone") in found.stderr
+
+
+def test_the_advice_quotes_a_folder_with_a_space(run, folder: Path, tmp_path: Path):
+    model = write_transformer(tmp_path / "a model")
+    found = run("evaluate", folder, "--system", "own", "--model", "cde-mini", "--model", model)
+    assert f"own --model '{model}'" in found.stdout
+
+
 def test_people_get_a_table(run, folder: Path):
     result = run("evaluate", folder, "--system", "null", "--progress")
     assert "birds" in result.stdout
