@@ -73,7 +73,7 @@ class SentenceTransformerModel(PlainModel):
         self.identity, self.folder = identity.with_windows(windows=windows), files["document"].folder
         self.mini_batch_size = mini_batch_size
         self.device, self.runtime, self.dtype = self._model.device, self._model.runtime, self._model.dtype
-        self.given_dtype, self.given_runtime = dtype, runtime
+        self.given_dtype, self.given_runtime, self.given_attention = dtype, runtime, attn_implementation
 
     def __repr__(self) -> str:
         return f"SentenceTransformerModel({self.identity.name})"
