@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from plain_model import write_transformer
 from tiny import WORDS
 
+from cde_rag.cli.answers import print_way
 from cde_rag.evaluation import evaluate
 
 
@@ -69,6 +72,15 @@ def test_the_advice_quotes_a_folder_with_a_space(run, folder: Path, tmp_path: Pa
     model = write_transformer(tmp_path / "a model")
     found = run("evaluate", folder, "--system", "own", "--model", "cde-mini", "--model", model)
     assert f"own --model '{model}'" in found.stdout
+
+
+def test_siblings_of_a_plain_model_are_no_option_of_the_command_index(capsys: pytest.CaptureFixture[str]):
+    """Whose index would not give them their weight."""
+    found: Any = SimpleNamespace(taken="parents --model b", advice="Take it.", is_enough=True)
+    print_way(found, "cde-rag index x", "", {"parents": "--parent-key page"}, plain=["--model b"])
+    assert capsys.readouterr().out.startswith("parents --model b: in Python, a collection with ArithmeticEmbedder")
+    print_way(found, "cde-rag index x", "", {"parents": "--parent-key page"}, plain=["--model c"])
+    assert "cde-rag index x --parent-key page --model b" in capsys.readouterr().out
 
 
 def test_people_get_a_table(run, folder: Path):
