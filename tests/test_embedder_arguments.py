@@ -13,6 +13,7 @@ from tiny import WORDS
 from cde_rag import ContextualEmbedder, EmbedderOptions, FunctionEmbedder, PlainEmbedder
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.embedders.plain_vectors import PlainVectors
+from cde_rag.embedders.pool import EmbedderSpec
 from cde_rag.errors import ModelError
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
@@ -53,6 +54,16 @@ def test_an_embedder_of_a_function_is_pickled_with_the_function() -> None:
     again = ForkingPickler.loads(ForkingPickler.dumps(made))
     assert (again.fingerprint, again.mini_batch_size, again.max_siblings) == (made.fingerprint, 3, made.max_siblings)
     np.testing.assert_array_equal(again.embed_documents(TEXTS), made.embed_documents(TEXTS))
+
+
+def test_a_worker_has_the_attention_that_was_asked_for() -> None:
+    """Else one with flash-attn would take it where "sdpa" was given."""
+    options = EmbedderOptions(device="cpu", attn_implementation="sdpa")
+    made = ContextualEmbedder.from_corpus(TEXTS, model="cde-mini-1", options=options)
+    again = ForkingPickler.loads(ForkingPickler.dumps(made))
+    assert (made.model.given_attention, again.model.given_attention) == ("sdpa", "sdpa")
+    usual = ContextualEmbedder.from_corpus(TEXTS, model="cde-mini-1")
+    assert ContextualEmbedder.from_spec(EmbedderSpec.of(usual)).model.given_attention == "auto"
 
 
 def test_an_embedder_that_no_other_process_can_make_is_not_pickled(tmp_path: Path) -> None:

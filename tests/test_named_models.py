@@ -20,10 +20,11 @@ from cde_rag.context.identity import ARITHMETIC, PLAIN
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
-from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.errors import ContextMismatchError, ModelError, ServiceError
 from cde_rag.models.catalogue import known_models
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.names import ModelName
+from cde_rag.server.registry import ServedModel
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")  # its limit is 12 tokens
@@ -88,6 +89,37 @@ def test_an_api_is_named_by_its_address_which_is_stored_nowhere(served: tuple[Se
         assert again.search(TEXTS[3], by="vectors", k=1)[0].text == TEXTS[3]
     with pytest.raises(ContextMismatchError):
         Collection.open(place, model=f"{server.url}#large")
+
+
+def test_commands_say_how_an_api_is_named_again_and_count_its_corpus_alone(
+    served: tuple[Server, str], tmp_path: Path
+) -> None:
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "a.md").write_text(f"# {WORDS[0]}\n\n{TEXTS[0]}\n", encoding="utf-8")
+    place, name = tmp_path / "pages.faiss", served[1]
+
+    def run(*arguments: object, code: int = 0) -> str:
+        done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert done.exit_code == code, done.output
+        return done.stderr
+
+    run("index", pages, place, "--model", name)
+    told = run("search", place, TEXTS[0], code=1)
+    assert "--model openai:small, or --model http://HOST/v1#small" in told
+    run("search", place, TEXTS[0], "--model", name)
+    assert "keeps its context of 1 passage." in run("index", pages, place, "--model", name)  # no fixed text is one
+    with Collection.open(place, model=name) as papers:
+        described = ServedModel("small@pages", papers.embedder).described()
+        assert described["context_documents"] == papers.inspect().context_size == 1
+
+
+def test_messages_show_no_password_of_an_address(served: tuple[Server, str]) -> None:
+    server, name = served
+    server.fails, server.status = 100, 400
+    with pytest.raises(ServiceError, match=r"small at http://127\.0\.0\.1:") as found:
+        as_model(name.replace("http://", "http://me:pass-word@"))
+    assert "pass-word" not in str(found.value)
 
 
 def test_a_stored_address_is_never_asked(served: tuple[Server, str]) -> None:

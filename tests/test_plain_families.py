@@ -294,6 +294,58 @@ def test_unknown_settings_are_refused_by_name(tmp_path: Path) -> None:
     PlainEmbedder(folder, options=options("onnx"))
 
 
+ODD: dict[str, tuple[str, str, Any, str]] = {  # architecture, file, settings (or the modules' names), what is named
+    "no mask": ("bert", "tokenizer_config.json", {"model_input_names": ["input_ids"]}, "model_input_names"),
+    "layers": ("bert", "config.json", {"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000"),
+    "layers of ModernBERT": ("modernbert", "config.json", {"num_hidden_layers": 10**9, "layer_types": None}, "layers"),
+    "no tokens": ("bert", "sentence_bert_config.json", {"max_seq_length": 0}, "at most 0 tokens"),
+    "less": ("modernbert", "sentence_bert_config.json", {"max_seq_length": -1}, "at most -1 tokens"),
+    "endless": ("modernbert", "sentence_bert_config.json", {"max_seq_length": 10**30}, "at most 1000"),
+    "a half": ("bert", "sentence_bert_config.json", {"max_seq_length": 12.5}, "max_seq_length 12.5"),
+    "kind": ("bert", "config_sentence_transformers.json", {"model_type": None}, "model_type None"),
+    "modules": ("bert", "modules.json", ["0", "0"], "modules of one name"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_settings_that_change_vectors_or_have_no_end_are_refused_by_name(tmp_path: Path, case: str) -> None:
+    architecture, name, change, found = ODD[case]
+    folder = write_encoder(tmp_path / "model", architecture, "mean")
+    path = folder / name
+    value = json.loads(path.read_text())
+    if isinstance(value, list):
+        path.write_text(json.dumps([{**each, "name": name} for each, name in zip(value, change, strict=True)]))
+    else:
+        path.write_text(json.dumps(value | change))
+    with pytest.raises(ModelError, match=f"found .*{found}"):
+        PlainEmbedder(folder, options=options("onnx"))
+
+
+def test_a_link_to_a_file_that_is_not_there_is_no_missing_setting(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "model", "bert", "mean")
+    (folder / "README.md").symlink_to(tmp_path / "gone")  # which no vector depends on
+    assert PlainEmbedder(folder, options=options("onnx")).context.identity.prefixes == ROLES
+    prompts = folder / "config_sentence_transformers.json"
+    prompts.unlink()
+    prompts.symlink_to(tmp_path / "gone")
+    with pytest.raises(ModelError, match=r"config_sentence_transformers\.json is a link to a file that is not there"):
+        PlainEmbedder(folder, options=options("onnx"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "static"])
+def test_vectors_that_are_no_numbers(tmp_path: Path, kind: str) -> None:
+    folder = write_table(tmp_path / "m") if kind == "static" else write_encoder(tmp_path / "m", kind, "mean")
+    (path,) = folder.glob("**/model.safetensors")
+    state = {name: value.copy() for name, value in load_file(path).items()}
+    next(value for name, value in state.items() if name.endswith(("embedding.weight", "word_embeddings.weight")))[:] = (
+        np.inf
+    )
+    save_file(state, path, {"format": "pt"})
+    plain = PlainEmbedder(folder, options=options("numpy" if kind == "static" else "onnx"))
+    with pytest.raises(ModelError, match="makes vectors that are no numbers, in float32"):
+        plain.embed_documents([TEXT])
+
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "relu": {"hidden_activation": "relu"},
     "norm_bias": {"norm_bias": True},

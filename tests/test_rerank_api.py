@@ -93,6 +93,13 @@ BAD: dict[str, list[tuple[Any, Any]]] = {
 }
 
 
+def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
+    for address in ("http://me:secret@localhost:1/rerank", "https://secret@localhost/v1/rerank#bge"):
+        with pytest.raises(ModelError, match="without a user's name or password") as refused:
+            named_reranker(address)
+        assert "secret" not in str(refused.value)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_bad_answers(stand: Stand, names: dict[str, str], form: str) -> None:
     reranker = named_reranker(names[form])

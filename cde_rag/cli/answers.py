@@ -82,6 +82,10 @@ def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
     Raises:
         CorpusError: A folder without corpora, or of an invalid form; or a corpus without pages that are read.
     """
+    from cde_rag.embedders.contextual import as_model
+
+    for name in options.models:  # a wrong name is found before anything is embedded
+        as_model(name)
     with contextlib.ExitStack() as stack:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
         corpora = list(corpora_of(folders, options.split))
@@ -191,6 +195,7 @@ def print_way(
     first: str,
     of_kind: Mapping[str, str] = MappingProxyType({}),
     moved: Mapping[str, str] = MappingProxyType({}),
+    plain: Sequence[str] = (),
 ) -> None:
     """Print the command or class that makes the system to take; nothing where there are too few questions.
 
@@ -200,6 +205,7 @@ def print_way(
         first: Options of the systems whose names have none.
         of_kind: Options by the first word of a system's name, such as "own".
         moved: Commands by the options of further indexes of a collection.
+        plain: Options of the systems of plain models, whose siblings have no weight in a command's index.
     """
     if not found.advice or not found.is_enough:
         return
@@ -212,6 +218,9 @@ def print_way(
     }
     if kind in in_python:
         typer.echo(f"{found.taken}: in Python, a collection with {in_python[kind]}")
+        return
+    if kind == "parents" and options in plain:
+        typer.echo(f"{found.taken}: in Python, a collection with ArithmeticEmbedder, weight=0.3, and a parent_key")
         return
     by = {"bm25": "bm25", "index": ""}.get(system, "" if system.endswith("_hybrid") else "vectors")
     words = moved.get(options) or " ".join(filter(None, (made, of_kind.get(kind), options or first)))

@@ -354,8 +354,9 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
         made = store.manifest().settings["model"]
         if stored_context(store).identity.pooling == FUNCTION:
             raise ModelError(
-                f"The collection was made with the Python function {made!r}, which the command does not have. Open it "
-                "in Python: Collection.open(place, model=embedder). Here search --by bm25 needs no model."
+                f"The collection was made with {made!r}, an API's model or a Python function; neither address nor code "
+                f"is stored. Name an API again: --model openai:{made}, or --model http://HOST/v1#{made}; or open it in "
+                "Python: Collection.open(place, model=embedder). Here search --by bm25 needs no model."
             ) from error
         if error.__cause__ is None:  # as of an unknown runtime
             raise

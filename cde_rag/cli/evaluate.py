@@ -172,6 +172,7 @@ def evaluate(
             evaluate_folders([user_path(folder) for folder in sets], options)
         return
     _refuse(of_questions, "judged questions")
+    from cde_rag.embedders.contextual import as_model
     from cde_rag.evaluation import SYSTEMS
     from cde_rag.evaluation import evaluate as evaluate_sets
     from cde_rag.evaluation.harness import APPLIES, OF_CORPUS
@@ -189,15 +190,17 @@ def evaluate(
         "strict": strict,
     }
     asked = system or tuple(SYSTEMS)
+    own = [name for name in asked if name not in OF_CORPUS]
+    loaded = as_model(first or "cde-mini")
+    others = {name: as_model(name) for name in further if own}  # a wrong name is found before anything is embedded
     with progress_bar("evaluate", "systems", shown=progress) as update:
         update(0, None)
         found = evaluate_sets(
-            sets, model=first or "cde-mini", systems=asked, foreign=foreign, on_progress=updating(update), **shared
+            sets, model=loaded, systems=asked, foreign=foreign, on_progress=updating(update), **shared
         )
-        own = [name for name in asked if name not in OF_CORPUS]
-        for name in further if own else ():
-            other = evaluate_sets(sets, model=name, systems=own, on_progress=updating(update), **shared)
-            found = found.with_model(name, other)
+        for name, another in others.items():
+            other = evaluate_sets(sets, model=another, systems=own, on_progress=updating(update), **shared)
+            found = found.with_model(shlex.quote(name), other)
     for folder, result in zip(map(Path, sets), () if as_json else found.sets, strict=not as_json):
         if is_markdown(folder):
             counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"
@@ -212,7 +215,10 @@ def evaluate(
         of_records = {"parents": f"--parent-key {parent_key}", "headers": f"--headers {parent_key}"}
         of_files = {"own": "--alone", "headers": "--alone --headers section"}
         words = "" if first is None else f"--model {shlex.quote(first)}"
-        print_way(found.comparison, index_command(corpus or folder), words, of_records if corpus else of_files)
+        models = {"": loaded, **{f"--model {shlex.quote(name)}": another for name, another in others.items()}}
+        plain = [options for options, each in models.items() if each.identity.is_plain]
+        made = index_command(corpus or folder)
+        print_way(found.comparison, made, words, of_records if corpus else of_files, plain=plain)
 
 
 def _refuse(given: Mapping[str, object], of: str) -> None:

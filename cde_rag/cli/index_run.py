@@ -207,6 +207,7 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
     from cde_rag.field_names import key_of
     from cde_rag.indexing.replacement import locate
+    from cde_rag.models.plain.fixed_texts import corpus_size
     from cde_rag.readers.reading_rules import reading_of
 
     opened = open_collection(store, options.model)
@@ -214,7 +215,7 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     locate(reader, store)
     _follow(reader, reading_of(store.manifest().settings), options)
     opened.prepare_reader(reader)
-    size = opened.embedder.context.size
+    size = corpus_size(opened.embedder.context)
     kept = (
         f"exists and keeps its context of {in_passages(size)}" if size else "has no context; recontextualize makes one"
     )

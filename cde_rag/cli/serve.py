@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -17,6 +18,7 @@ from cde_rag.errors import CDEError, StoreError, TruncationWarning, require
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.embedders.protocol import Embedder
+    from cde_rag.search.retrievers import Rerank
     from cde_rag.server.language_model import LanguageModel
     from cde_rag.server.token_batcher import Role
 
@@ -31,8 +33,8 @@ Paths = Annotated[
 RerankersOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME",
-        help="Reranker that requests may name: a cross-encoder's folder or hub id, such as "
+        metavar="[SHORT=]NAME",
+        help="Reranker that requests may name, by SHORT if given: a cross-encoder's folder or hub id, such as "
         "cross-encoder/ms-marco-MiniLM-L6-v2, cohere:MODEL, jina:MODEL, or an address; may be repeated.",
     ),
 ]
@@ -140,7 +142,6 @@ def serve(
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serve")
     from cde_rag.cli.foreign import is_foreign
-    from cde_rag.models.rerankers import named_reranker
     from cde_rag.models.runtimes.native_memory import bound_native_memory
     from cde_rag.server.access import ApiKeys, check_bind
     from cde_rag.server.context_routes import stored_contexts
@@ -161,7 +162,7 @@ def serve(
     check_bind(host, keys)
     bound = BoundSockets(host, port)  # before models are loaded
     language_model = _language_model(llm, llm_model)
-    rerankers = {name: named_reranker(name) for name in rerank or ()}
+    rerankers = rerankers_of(rerank or ())
     kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
     shared = [path for path in paths if not (tenant_of and _has_tenants(_named(path)[1]))]
     if shared and tenant_of and len(keys) == len(tenant_of):
@@ -209,6 +210,26 @@ def _language_model(url: str | None, name: str | None) -> "LanguageModel | None"
     if name is not None:
         raise CDEError("--llm-model names a model of an address. Give the address, too: --llm http://…")
     return None
+
+
+def rerankers_of(given: Sequence[str]) -> "dict[str, Rerank]":
+    """Load rerankers, by the names that requests use: their own, or short ones, which show clients no address.
+
+    Raises:
+        CDEError: Two of them have one name.
+    """
+    from cde_rag.models.rerankers import named_reranker
+    from cde_rag.server.registry import NAME_PATTERN
+
+    found: dict[str, Rerank] = {}
+    for text in given:
+        short, _, name = text.partition("=")
+        if not (name and re.match(NAME_PATTERN, short)):
+            short = name = text
+        if short in found:
+            raise CDEError(f"Two rerankers are named {short!r:.200}. Give one another name: SHORT=NAME")
+        found[short] = named_reranker(name)
+    return found
 
 
 def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection], dict[str, Embedder]]":
@@ -340,12 +361,11 @@ def mcp(paths: Collections, rerank: RerankersOption = None, model: ModelOption =
         --model intfloat/e5-small-v2
     """
     require("mcp.server", "mcp")
-    from cde_rag.models.rerankers import named_reranker
     from cde_rag.models.runtimes.native_memory import bound_native_memory
     from cde_rag.server.mcp_tools import mcp_server
 
     bound_native_memory()
-    rerankers = {name: named_reranker(name) for name in rerank or ()}
+    rerankers = rerankers_of(rerank or ())
     collections, contexts = opened(paths, model)
     if contexts:
         raise CDEError("mcp searches, and a context holds no documents. Name collections.")

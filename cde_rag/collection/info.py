@@ -6,7 +6,7 @@ from cde_rag._validation import digest
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
-from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS, of_corpus
+from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS, corpus_size
 from cde_rag.readers.reading_rules import NEWEST, ReadingRules, reading_of
 from cde_rag.records import embedded_text
 from cde_rag.search.calibration import CALIBRATION
@@ -89,7 +89,7 @@ def inspect(store: Store) -> Inspection:
         headers=tuple(manifest.settings.get("headers", ())),
         analyzer=analyzer_of(manifest.settings).name,
         hybrid_weight=manifest.settings.get(HYBRID_WEIGHT, WEIGHTS["convex"]),
-        context_size=int(of_corpus(context).sum()),
+        context_size=corpus_size(context),
         context_source=context.manifest.source,
         context_sampling=context.manifest.sampling,
         context_seed=context.manifest.seed,

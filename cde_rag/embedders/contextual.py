@@ -199,7 +199,11 @@ class ContextualEmbedder:
                 model,
                 Context.from_bytes(spec.context, where="The context of the embedder"),
                 options=EmbedderOptions(
-                    device=device, dtype=spec.dtype, runtime=spec.runtime, mini_batch_size=spec.mini_batch_size
+                    device=device,
+                    dtype=spec.dtype,
+                    runtime=spec.runtime,
+                    attn_implementation=spec.attention,
+                    mini_batch_size=spec.mini_batch_size,
                 ),
             )
         except ModelError as error:

@@ -15,6 +15,7 @@ import numpy as np
 
 from cde_rag._validation import check_texts
 from cde_rag.embedders.protocol import Embedded
+from cde_rag.models.runtimes.attention import AUTO, Attention
 from cde_rag.models.runtimes.runtime_choice import Runtime
 from cde_rag.models.runtimes.stage_runner import Dtype
 
@@ -35,6 +36,7 @@ class EmbedderSpec:
         dtype: Dtype of the model as it was given; None: as the model's class says.
         mini_batch_size: Texts per forward pass.
         runtime: Runtime of the model as it was given; None: the fastest of the worker's machine.
+        attention: Attention of the model as it was given, as in `EmbedderOptions`.
     """
 
     model: str
@@ -43,6 +45,7 @@ class EmbedderSpec:
     dtype: Dtype | None
     mini_batch_size: int
     runtime: Runtime | None = None
+    attention: Attention = AUTO
 
     @classmethod
     def of(cls, embedder: "ContextualEmbedder") -> "EmbedderSpec":
@@ -54,6 +57,7 @@ class EmbedderSpec:
             context=embedder.context.to_bytes(),
             dtype=embedder.model.given_dtype,
             runtime=embedder.model.given_runtime,
+            attention=embedder.model.given_attention,
             mini_batch_size=embedder.mini_batch_size,
         )
 

@@ -44,6 +44,10 @@ class Binder(Protocol):
         """Bind the model to a context sampled from a corpus with a seed; to the null context for None."""
         ...
 
+    def with_siblings(self, embedder: TextEmbedder, corpus: Sequence[str]) -> TextEmbedder:
+        """Return an embedder in the same context that reads siblings: a plain model needs a weight for them."""
+        ...
+
 
 def contextual_rankings(
     data: RetrievalSet,
@@ -72,7 +76,8 @@ def contextual_rankings(
     asked = [(name, name == "parents") for name in ("own", "parents") if {name, f"{name}_hybrid"} & set(systems)]
     own = _bound(bind, texts, seeds) if asked else []
     for name, siblings in asked:
-        found = [_vectors(embedder, data, siblings=siblings) for embedder in own]
+        readers = [bind.with_siblings(embedder, texts) for embedder in own] if siblings else own
+        found = [_vectors(embedder, data, siblings=siblings) for embedder in readers]
         if name in systems:
             yield name, [rank_vectors(*pair, data.corpus.ids, data.query_ids) for pair in found]
         if f"{name}_hybrid" in systems:

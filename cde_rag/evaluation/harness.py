@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from jaxtyping import Float64
@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from cde_rag._files import given_path
 from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder, as_model
 from cde_rag.embedders.corpus_contexts import context_size_for, first_context
-from cde_rag.embedders.plain_embedders import PlainEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
 from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import CorpusError, SmallContextWarning
 from cde_rag.evaluation.baselines import (
@@ -30,9 +30,10 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.conteb import is_conteb, read_conteb
 from cde_rag.evaluation.costs import Cost, CostMeter
-from cde_rag.evaluation.encoding import Binder, contextual_rankings, headed, without_relevant
+from cde_rag.evaluation.encoding import Binder, TextEmbedder, contextual_rankings, headed, without_relevant
 from cde_rag.evaluation.markdown_set import is_markdown, read_markdown
 from cde_rag.evaluation.metrics import METRICS, score
+from cde_rag.evaluation.parents import SIBLINGS_SHARE
 from cde_rag.evaluation.ranking import Ranking
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
 from cde_rag.models.model import Model, cut_texts
@@ -221,7 +222,7 @@ def _applicable(data: RetrievalSet, systems: Sequence[str], model: Model, contex
     absent = set[str]()
     if data.corpus.parents is None:
         absent |= SIBLINGS | FOR_PARENTS | HEADERS
-    if model.identity.is_plain or not model.max_siblings:
+    if not model.max_siblings:
         absent |= SIBLINGS
     if not model.has_null:
         absent.add("null")
@@ -262,6 +263,21 @@ class _Bound:
                 corpus, model=self._model, context_size=self._context_size, seed=seed
             )
         return self.last
+
+    def with_siblings(self, embedder: TextEmbedder, corpus: Sequence[str]) -> TextEmbedder:
+        """Give the siblings of a plain model their weight; see `Binder`."""
+        if not self._model.identity.is_plain:
+            return embedder
+        seed = cast(ContextualEmbedder, embedder).context.manifest.seed
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SmallContextWarning)  # as above
+            return ArithmeticEmbedder.from_corpus(
+                corpus,
+                model=ContextualEmbedder(self._model, first_context(self._model)),
+                weight=SIBLINGS_SHARE,
+                context_size=self._context_size,
+                seed=seed,
+            )
 
 
 def _rankings(

@@ -18,7 +18,7 @@ SYSTEMS = {  # in the order of the table
     "own_without_relevant": "own, the relevant documents kept out of the context; for corpora of at most two contexts",
     "null": "no context",
     "foreign": "the context of another corpus",
-    "parents": "own, each document given its siblings; for corpora with parents",
+    "parents": "own, each document given its siblings (weight 0.3 if the model is plain); for corpora with parents",
     "bm25": "BM25",
     "minilm": "all-MiniLM-L6-v2",
     "centred": "minilm, less the corpus's mean vector",

@@ -83,7 +83,7 @@ class CDEModel(Model):
     ) -> None:
         if dtype not in (None, *DTYPES):
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
-        self.given_dtype = dtype
+        self.given_dtype, self.given_attention = dtype, attn_implementation
         self.stages: StageRunner = (
             network if isinstance(network, StageRunner) else _torch_runner(network, device, dtype, attn_implementation)
         )
@@ -190,7 +190,7 @@ class CDEModel(Model):
             check_without_torch(attention, chosen)
             files = source.files
             model = cls(source.graphs(chosen, fitting or "float32"), files.tokenizer, files.digest)
-        model.given_dtype, model.given_runtime = dtype, runtime
+        model.given_dtype, model.given_runtime, model.given_attention = dtype, runtime, attention
         model.folder = source.folder
         return model
 

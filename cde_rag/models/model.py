@@ -14,6 +14,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError, TruncationError, TruncationWarning, warn_user
 from cde_rag.models.files.vector_cache import PlainVectors
+from cde_rag.models.runtimes.attention import AUTO, Attention
 from cde_rag.models.runtimes.runtime_choice import Runtime
 from cde_rag.models.runtimes.stage_runner import Dtype
 
@@ -92,6 +93,7 @@ class Model(ABC):
         device: Device of the computation, such as "cpu"; None if it is unknown.
         given_dtype: Dtype as it was given; None if it was chosen.
         given_runtime: Runtime as it was given; None if it was chosen.
+        given_attention: Attention in torch as it was given.
         mini_batch_size: Texts at once, where none are named.
         folder: Folder of its files; None if it was not read from files.
         in_workers: True if workers of a pool can load the model by its name or folder.
@@ -109,6 +111,7 @@ class Model(ABC):
     device: str | None = None
     given_dtype: Dtype | None = None
     given_runtime: Runtime | None = None
+    given_attention: Attention = AUTO
     mini_batch_size: int = 32
     folder: Path | None = None
     in_workers: bool = False

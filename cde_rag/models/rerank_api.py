@@ -86,7 +86,7 @@ class RerankEndpoint:
         timeout_s: Seconds that a call may take.
 
     Raises:
-        ModelError: The name has no model, the address is none, or the environment has no key.
+        ModelError: The name has no model, the address is none or has a user's name, or the environment has no key.
     """
 
     def __init__(self, name: str, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -110,6 +110,11 @@ class RerankEndpoint:
             )
         if not _has_host(self._address):
             raise ModelError(f"Expected an address such as http://localhost:8080/rerank, found {name!r:.200}.")
+        if "@" in urlsplit(self._address).netloc:
+            raise ModelError(
+                "Expected an address without a user's name or password, which messages would show, found one with. "
+                "Leave them out; a proxy on this machine can add them."
+            )
         self._model = model
         self._opener: OpenerDirector = build_opener(_NoRedirects)
 

@@ -16,6 +16,7 @@ from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.contextual import ContextualEmbedder, contextual
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextError, CorpusError
+from cde_rag.models.plain.fixed_texts import corpus_size
 from cde_rag.records import Record, embedded_text
 from cde_rag.server.error_responses import Json, RequestError, store_error
 from cde_rag.server.json_route import JsonRoute
@@ -148,7 +149,7 @@ def _described(model: ServedModel, service: Serving) -> dict[str, Any]:
         "model": model.id,
         "of_collection": name in service.registry.collections,
         "fingerprint": manifest.fingerprint,
-        "documents": manifest.context_size,
+        "documents": corpus_size(model.embedder.context),
         "documents_seen": manifest.documents_seen,
         "sampling": manifest.sampling,
         "seed": manifest.seed,

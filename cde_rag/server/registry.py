@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ContextMismatchError
+from cde_rag.models.plain.fixed_texts import corpus_size
 from cde_rag.search.fusion import Ranking, ranking_of
 from cde_rag.server.error_responses import RequestError
 from cde_rag.server.search_results import has_bm25
@@ -88,7 +89,7 @@ class ServedModel:
             "dimensions": self.embedder.dim,
             "max_input_tokens": identity.max_length,
             "max_siblings": self.embedder.max_siblings,
-            "context_documents": context.size,
+            "context_documents": corpus_size(context),
         }
 
 

@@ -512,7 +512,7 @@ def test_a_collection_of_a_function_says_what_works_without_it(tmp_path: Path):
         papers.add(["a bee", "a cab"], ids=["bee", "cab"])
     result = runner.invoke(app, ["search", place, "bee"])
     assert result.exit_code == 1
-    assert "made with the Python function 'letters-1', which the command does not have" in result.stderr
+    assert "made with 'letters-1', an API's model or a Python function" in result.stderr
     found = runner.invoke(app, ["search", place, "bee", "--by", "words", "--json"])
     assert [hit["id"] for hit in json.loads(found.stdout)["hits"]] == ["bee"]
     missing = runner.invoke(app, ["search", place, "zebra", "--by", "words"])

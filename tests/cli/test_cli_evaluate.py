@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from plain_model import write_transformer
 from tiny import WORDS
 
+from cde_rag.cli.answers import print_way
 from cde_rag.evaluation import evaluate
 
 
@@ -45,6 +48,39 @@ def test_a_second_model_has_rows_of_its_own(run, folder: Path, model_folder: Pat
     assert starts[2:5] == ["own", "bm25", f"own --model {model_folder}"]
     assert found.stdout.splitlines()[-1].startswith("3 questions are too few to choose by")
     assert (tmp_path / "p.svg").read_text().count("<circle") == 3
+
+
+def test_a_wrong_second_model_is_found_before_anything_is_embedded(
+    run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("embedded")
+
+    monkeypatch.setattr("cde_rag.evaluation.evaluate", never)
+    monkeypatch.setattr("cde_rag.cli.answers.indexed", never)
+    pages = tmp_path / "site"
+    (pages / "pages").mkdir(parents=True)
+    (pages / "pages/a.md").write_text("# Boats\n\nA boat is moored at the bank.\n")
+    answer = {"page": "a.md", "quote": "moored at the bank"}
+    (pages / "questions.jsonl").write_text(json.dumps({"question": "Where is it?", "answers": [answer]}) + "\n")
+    for given in (folder, pages):
+        found = run("evaluate", given, "--model", "cde-mini", "--model", tmp_path / "gone", code=1)
+        assert str(tmp_path / "gone") in found.stderr
+
+
+def test_the_advice_quotes_a_folder_with_a_space(run, folder: Path, tmp_path: Path):
+    model = write_transformer(tmp_path / "a model")
+    found = run("evaluate", folder, "--system", "own", "--model", "cde-mini", "--model", model)
+    assert f"own --model '{model}'" in found.stdout
+
+
+def test_siblings_of_a_plain_model_are_no_option_of_the_command_index(capsys: pytest.CaptureFixture[str]):
+    """Whose index would not give them their weight."""
+    found: Any = SimpleNamespace(taken="parents --model b", advice="Take it.", is_enough=True)
+    print_way(found, "cde-rag index x", "", {"parents": "--parent-key page"}, plain=["--model b"])
+    assert capsys.readouterr().out.startswith("parents --model b: in Python, a collection with ArithmeticEmbedder")
+    print_way(found, "cde-rag index x", "", {"parents": "--parent-key page"}, plain=["--model c"])
+    assert "cde-rag index x --parent-key page --model b" in capsys.readouterr().out
 
 
 def test_people_get_a_table(run, folder: Path):

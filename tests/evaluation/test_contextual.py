@@ -51,6 +51,10 @@ class Binder:
         self.made.append(StubEmbedder(corpus, seed))
         return self.made[-1]
 
+    def with_siblings(self, embedder: StubEmbedder, corpus: Sequence[str]) -> StubEmbedder:
+        assert corpus == embedder.corpus
+        return embedder
+
 
 def run(data: RetrievalSet, systems: Sequence[str], *, seeds: Sequence[int] = (0,)):
     bind = Binder()

@@ -14,6 +14,7 @@ from tiny import WORDS
 
 import cde_rag
 from cde_rag import Collection, ContextualEmbedder, PlainEmbedder
+from cde_rag.embedders.plain_embedders import ArithmeticEmbedder
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
 from cde_rag.evaluation.baselines import FOR_PARENTS
@@ -400,13 +401,16 @@ def test_a_plain_model_by_name_is_mapped_by_the_corpus(folders: list[Path], tmp_
     plain = write_static(tmp_path / "table")
     found = evaluate(folders[1:2], model=plain, systems=("own", "null", "parents", "headers"))
     assert found.model == str(plain.resolve())
-    assert set(found.systems) == {"own", "null", "headers"}  # siblings have no weight
+    assert set(found.systems) == {"own", "null", "headers", "parents"}
     data, (result,) = read_beir(folders[1]), found.sets
     for system, embedder in (
         ("own", ContextualEmbedder.from_corpus(data.corpus.texts, model=plain)),
         ("null", PlainEmbedder(plain)),
+        ("parents", ArithmeticEmbedder.from_corpus(data.corpus.texts, model=PlainEmbedder(plain), weight=0.3)),
     ):
-        documents, queries = embedder.embed_documents(data.corpus.texts), embedder.embed_queries(data.queries)
+        parents = data.corpus.parents if system == "parents" else None
+        documents = embedder.embed_documents(data.corpus.texts, parents=parents)
+        queries = embedder.embed_queries(data.queries)
         rankings = rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
         np.testing.assert_allclose(result.scores[system]["ndcg@10"], score(rankings, data.judgments)["ndcg@10"])
     assert (result.truncated_passages, result.truncated_queries) == (0, 0)  # it reads texts of any length

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from served import Running, make, running
 
-from cde_rag.errors import ModelError
+from cde_rag.cli.serve import rerankers_of
+from cde_rag.errors import CDEError, ModelError
 
 QUERY = "a river"
 TEXTS = ["bank", "a delta of the river", "fish"]
@@ -89,6 +90,15 @@ def test_a_search_names_a_reranker(server: Running) -> None:
     assert (error["param"], error["code"]) == ("rerank", "model_not_found")
     assert "rerank_top" in server.post(path, {**asked, "rerank_top": 3}, 400)["error"]["message"]
     assert server.post(path, {**asked, "rerank": "acme/fails"}, 502)["error"]["code"] == "reranker"
+
+
+def test_a_short_name_hides_an_address() -> None:
+    """Clients are told the names of rerankers, and an address may be of an inner host."""
+    found = rerankers_of(["bge=http://inner:1/v1/rerank#bge-reranker", "http://inner:1/rerank?a=b"])
+    assert list(found) == ["bge", "http://inner:1/rerank?a=b"]
+    assert repr(found["bge"]) == "RerankEndpoint(http://inner:1/v1/rerank#bge-reranker)"
+    with pytest.raises(CDEError, match="Two rerankers are named 'a'"):
+        rerankers_of(["a=http://inner:1/rerank", "a=http://inner:2/rerank"])
 
 
 def test_the_only_reranker_needs_no_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from cde_rag._validation import check_positive
 from cde_rag.errors import CorpusError, ModelError, ServiceError, require
@@ -50,7 +51,7 @@ def api_model(
 
     def embed(texts: list[str]) -> list[list[float]]:
         vectors: list[list[float]] = []
-        where = f"{model} at {client.base_url}"
+        where = f"{model} at {_shown(client.base_url)}"
         for part in _calls(texts, mini_batch_size):
             try:
                 answer = client.embeddings.create(input=part, **asked)
@@ -71,6 +72,12 @@ def api_model(
 
     name = model if dimensions is None else f"{model} of {dimensions} numbers"
     return FunctionModel(embed, name=name, prefixes=prefixes, mini_batch_size=mini_batch_size)
+
+
+def _shown(address: object) -> str:
+    """Return an address for messages and logs, without the name and the password of a user."""
+    parts = urlsplit(str(address))
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:

@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 from cde_rag.errors import ModelError
 from cde_rag.models.one_way.config import ModelConfig
 from cde_rag.models.one_way.graph import Graph, State, encoded
-from cde_rag.models.plain.settings import OtherArchitectureError, check_settings
+from cde_rag.models.plain.settings import OtherArchitectureError, check_settings, read_sizes
 
 POSITIONS: Final = "embeddings.position_embeddings.weight"
 UNUSED: Final = dict.fromkeys(  # settings of transformers that change no vector
@@ -79,7 +79,7 @@ class BertEncoder:
         check_settings(
             "config.json", value, known={**UNUSED, **dict.fromkeys(_SIZES), **known, "type_vocab_size": None}
         )
-        sizes: dict[str, Any] = {ours: int(value.get(theirs, usual)) for theirs, (ours, usual) in _SIZES.items()}
+        sizes: dict[str, Any] = dict(read_sizes(value, _SIZES))
         own = int(min(limit, sizes["max_positions"])) if max_length is None else max_length
         first = int(value.get("pad_token_id", 1)) + 1 if roberta else 0
         sizes["max_positions"] -= first

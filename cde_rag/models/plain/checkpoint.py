@@ -156,6 +156,8 @@ def _files(folder: Path, modules: Sequence[Path]) -> list[Path]:
     found = [path for path in entries if path.is_file()]
     if other := [path.name for path in entries if path.exists() and not (path.is_file() or path.is_dir())]:
         raise ModelError(f"{folder}: {other[0]} is a FIFO, a socket or a device, and no file. Remove it.")
+    if broken := [path.name for path in entries if path.is_symlink() and not path.exists() and _counts(path)]:
+        raise ModelError(f"{folder}: {broken[0]} is a link to a file that is not there. Download or copy it again.")
     if elsewhere := [path.name for path in found if _leads_elsewhere(path)]:
         raise ModelError(
             f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base "
@@ -175,6 +177,11 @@ def _files(folder: Path, modules: Sequence[Path]) -> list[Path]:
         for path in found
         if READ.fullmatch(path.name) or (VOCABULARY.fullmatch(path.name) and path.parent not in fast)
     ]
+
+
+def _counts(path: Path) -> bool:
+    """Return True if a file may determine vectors or scores."""
+    return bool(READ.fullmatch(path.name) or VOCABULARY.fullmatch(path.name))
 
 
 def _listed(place: Path) -> list[Path]:

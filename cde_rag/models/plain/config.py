@@ -39,6 +39,8 @@ ARCHITECTURES: Final = {
     "xlm-roberta": BertEncoder,
     "modernbert": ModernEncoder,
 }
+_KIND: Final = "SentenceTransformer"
+_LONGEST: Final = 2**20  # tokens of a text, of any encoder: a graph holds the angles of as many positions
 _PROMPTS: Final = {"query": "", "document": ""}  # of a model that has none
 EMBEDDING: Final[Mapping[str, Any]] = {  # settings of a Transformer module that returns the states of tokens
     "transformer_task": "feature-extraction",
@@ -163,6 +165,8 @@ def read_encoder(files: ModelFiles, folder: str, value: Mapping[str, Any], *, ta
     tokenizer, limit = read_tokenizer(read, files.digests, folder, as_it_is=architecture is ModernEncoder)
     max_length = _max_length(files, folder, task)
     encoder = architecture.read(value, name=files.name, max_length=max_length, limit=limit)
+    if not tokenizer.special_tokens < encoder.sizes.max_length <= _LONGEST:
+        raise OtherArchitectureError(f"texts of at most {encoder.sizes.max_length} tokens")
     if tokenizer.size > encoder.sizes.vocab_size:
         raise OtherArchitectureError(f"{tokenizer.size} tokens for {encoder.sizes.vocab_size} word embeddings")
     weights = tuple(path.relative_to(files.folder).as_posix() for path in weight_files(files.folder / folder))
@@ -182,7 +186,9 @@ def read_prompts(files: ModelFiles) -> Mapping[str, str]:
         known: Mapping[str, Any] = dict.fromkeys(
             ("__version__", "prompts", "default_prompt_name", "similarity_fn_name")
         )
-        check_settings(SETTINGS, settings, known={**known, "model_type": "SentenceTransformer"})
+        check_settings(SETTINGS, settings, known={**known, "model_type": _KIND})
+        if (kind := settings.get("model_type", _KIND)) != _KIND:
+            raise OtherArchitectureError(f"model_type {kind!r} in {SETTINGS}")  # null, with which modules are left out
         own: dict[str, str | None] = settings.get("prompts") or {}
         return {name: prompt or "" for name, prompt in (_PROMPTS | own).items()}
 
@@ -196,7 +202,9 @@ def _max_length(files: ModelFiles, folder: str, task: Mapping[str, Any]) -> int 
     known = {"max_seq_length": None, "unpad_inputs": None, **task}
     check_settings(path, value, known=known)
     own = value.get("max_seq_length")
-    return None if own is None else int(own)
+    if own is not None and type(own) is not int:
+        raise OtherArchitectureError(f"max_seq_length {own!r:.80} in {path}")
+    return own
 
 
 def _of_transformer(path: str, folder: str) -> bool:

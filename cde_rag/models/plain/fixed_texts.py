@@ -22,6 +22,11 @@ FIXED: Final = (*PROBES, *(f"cde-rag probe query: {text}" for text in PROBES))  
 FIXED_DIGESTS: Final = tuple(digest(text) for text in FIXED)
 
 
+def corpus_size(context: Context) -> int:
+    """Return the number of documents of a Context that are of its corpus."""
+    return int(of_corpus(context).sum())
+
+
 def of_corpus(context: Context) -> Bool[np.ndarray, " documents"]:
     """Return True for each document of a Context that is of its corpus, and no fixed text."""
     fixed = set(FIXED_DIGESTS)

@@ -11,7 +11,7 @@ import numpy as np
 
 from cde_rag.models.one_way.graph import Graph, State
 from cde_rag.models.plain.bert import UNUSED
-from cde_rag.models.plain.settings import OtherArchitectureError, check_settings
+from cde_rag.models.plain.settings import OtherArchitectureError, check_settings, read_sizes
 from cde_rag.models.two_way.config import MODERN_BERT
 from cde_rag.models.two_way.graph import RotaryEncoder
 
@@ -74,7 +74,7 @@ class ModernEncoder:
         thetas = dict.fromkeys(key for key, _ in _THETAS.values())
         known = {**UNUSED, **_UNUSED, **dict.fromkeys(_READ), **thetas, **off, "hidden_activation": "gelu"}
         check_settings("config.json", value, known=known)
-        sizes = {ours: int(value.get(theirs, usual)) for theirs, (ours, usual) in _SIZES.items()}
+        sizes = read_sizes(value, _SIZES)
         layers, every = sizes["layers"], int(value.get("global_attn_every_n_layers", 3))
         kinds = value.get("layer_types") or [
             "sliding_attention" if layer % every else "full_attention" for layer in range(layers)

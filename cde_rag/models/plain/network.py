@@ -160,6 +160,8 @@ class TorchTextModel:
         self.dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")
         self.attention = use_attention(encoder, attention, device=self.device, dtype=self.dtype)
         length, tokenizer = model.max_seq_length, model.tokenizer
+        if length is not None and not length >= 1:
+            raise ModelError(f"{files.name}: expected texts of 1 token or more, found a max_seq_length of {length}.")
         self.max_length = int(length) if length and np.isfinite(length) else UNLIMITED
         static = isinstance(tokenizer, Tokenizer)
         self.has_offsets = static or bool(tokenizer.is_fast)

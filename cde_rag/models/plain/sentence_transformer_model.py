@@ -73,7 +73,7 @@ class SentenceTransformerModel(PlainModel):
         self.identity, self.folder = identity.with_windows(windows=windows), files["document"].folder
         self.mini_batch_size = mini_batch_size
         self.device, self.runtime, self.dtype = self._model.device, self._model.runtime, self._model.dtype
-        self.given_dtype, self.given_runtime = dtype, runtime
+        self.given_dtype, self.given_runtime, self.given_attention = dtype, runtime, attn_implementation
 
     def __repr__(self) -> str:
         return f"SentenceTransformerModel({self.identity.name})"
@@ -110,6 +110,7 @@ class SentenceTransformerModel(PlainModel):
 
         Raises:
             CorpusError: A text has no word that the model knows.
+            ModelError: A vector holds NaN or infinity, by damaged weights or a dtype without its range.
         """
         if not texts:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
@@ -123,6 +124,11 @@ class SentenceTransformerModel(PlainModel):
             truncated[:] = False
         vectors = model.embed(read, role=task, prefix=prefix, batch_size=mini_batch_size, progress=progress)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not np.isfinite(norms).all():
+            raise ModelError(
+                f"{self.identity.name} makes vectors that are no numbers, in {model.dtype}. Download it again, or give "
+                "dtype='float32'."
+            )
         if len(blank := np.searchsorted(starts, np.flatnonzero(norms < 1e-9), side="right") - 1):
             raise CorpusError(
                 f"Text {blank[0]} has no word that {self.identity.name} knows; leave it out or give it content."

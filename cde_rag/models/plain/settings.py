@@ -10,6 +10,8 @@ from safetensors import SafetensorError, safe_open  # pyright: ignore[reportUnkn
 from cde_rag.models.plain.checkpoint import ModelFiles
 
 _FLOATS: Final = ("F32", "F16", "BF16")
+_LARGEST: Final = 2**31 - 1  # of a size
+_MOST_LAYERS: Final = 1_000  # the largest published encoders have less than a tenth
 
 
 class OtherArchitectureError(Exception):
@@ -32,6 +34,25 @@ def check_settings(path: str, found: Mapping[str, Any], *, known: Mapping[str, A
             continue
         if name in known or value not in (None, False, "", [], {}):
             raise OtherArchitectureError(f"{name} {value!r:.80} in {path}")
+
+
+def read_sizes(found: Mapping[str, Any], names: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """Read the sizes of an encoder by our names.
+
+    Args:
+        found: Settings of a file.
+        names: Names of sizes: theirs, ours and the usual value.
+
+    Raises:
+        OtherArchitectureError: One is no size, or more than any encoder has; its layers would take all memory.
+    """
+    sizes: dict[str, int] = {}
+    for theirs, (ours, usual) in names.items():
+        value: Any = found.get(theirs, usual)
+        if not 0 < value <= (_MOST_LAYERS if ours == "layers" else _LARGEST) or value != int(value):
+            raise OtherArchitectureError(f"{theirs} {value!s:.80} in config.json")
+        sizes[ours] = int(value)
+    return sizes
 
 
 @contextmanager

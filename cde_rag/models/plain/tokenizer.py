@@ -39,6 +39,7 @@ _XLM_NAMED: Final = {
     "sep_token": "</s>",
 }
 _SPACES: Final = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}  # nothing, before a split at spaces
+_INPUTS: Final = ["input_ids", "attention_mask"]  # what an encoder is given: the ids first
 _RIGHT: Final = ("truncation_side", "padding_side")
 _KNOWN: Final[Mapping[str, Any]] = (
     dict.fromkeys(  # settings that are read here, or change no token ids of a text by itself
@@ -83,6 +84,9 @@ def read_tokenizer(
     value = read(folder + TOKENIZER)
     found = next((f"{name} {settings[name]!r:.80}" for name in _OFF if settings.get(name)), None)
     found = found or next((f"{name} left" for name in _RIGHT if settings.get(name, "right") != "right"), None)
+    inputs: Any = settings.get("model_input_names", _INPUTS)
+    if not isinstance(inputs, list) or inputs[:1] != _INPUTS[:1] or _INPUTS[1] not in inputs:
+        found = found or f"model_input_names {inputs!r:.80}"  # without a mask, texts are mixed with their padding
     if found or not _cuts_on_the_right(value):
         raise OtherArchitectureError(f"a tokenizer with {found or 'special tokens or sides of its own'}")
     check_settings(f"the tokenizer's settings in {folder or 'its folder'}", settings, known=_KNOWN)
