@@ -12,6 +12,7 @@ from applications import (
     ChromaApplication,
     ForLangChain,
     LangChainApplication,
+    long_nodes,
     second_rename_cut,
     stub,
     switched,
@@ -19,9 +20,9 @@ from applications import (
 from langchain_core.documents import Document
 from tiny import tiny_cde_model
 
-from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
+from cde_rag import Context, ContextualEmbedder, FunctionEmbedder, PlainEmbedder
 from cde_rag.adoption.audit_sources import source_of
-from cde_rag.adoption.move_plan import plan_move
+from cde_rag.adoption.move_plan import plan_move, unread_in
 from cde_rag.adoption.reembedding import reembedding
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.evaluation.judged_questions import JudgedQuestion
@@ -100,6 +101,33 @@ def test_a_plan_compares_both_models_and_writes_nothing(
         assert move.state is None
     assert application.rows() == before
     assert not application.journals.exists()
+
+
+def test_chunks_that_the_new_model_does_not_read_are_named(
+    tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder
+):
+    """LlamaIndex' chunks have 1,024 tokens by default; the model reads 12, with a prefix of two."""
+    app = long_nodes(tmp_path / "data", old)
+    with source_of(app.target) as source:
+        found = plan_move(source, prefixed)
+        assert (found.unread.limit, found.unread.texts, found.unread.of) == (12, 3, 3)
+        assert found.unread == unread_in(source, prefixed)
+        assert 0.95 < found.unread.share < 1.0
+        assert found.advises_against
+        assert not found.loses
+        assert "3 of 3 sampled texts are longer than the 12 tokens" in found.advice
+        reads_all = plan_move(source, stub("new-1", 24))  # whose length nobody knows
+        assert (reads_all.unread.texts, reads_all.advises_against) == (0, False)
+        windowed = PlainEmbedder(prefixed.context.identity.name, windows=True)
+        assert unread_in(source, windowed).texts == 0
+    with reembedding(app.target) as move:
+        assert move.copy(prefixed).truncated == 3
+    short = LangChainApplication(tmp_path / "short")
+    short.build(old)
+    with source_of(short.target) as source:
+        reading = plan_move(source, ContextualEmbedder.from_corpus(TEXTS * 2, model=tiny_cde_model(), context_size=16))
+        assert (reading.unread.limit, reading.unread.texts, reading.unread.share) == (32, 0, 0.0)
+        assert "longer" not in reading.advice
 
 
 def test_a_model_that_loses_is_advised_against(tmp_path: Path):
@@ -259,8 +287,6 @@ def test_chromas_embedding_function_is_written_or_refused(
     tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):
     from plain_model import write_static
-
-    from cde_rag import PlainEmbedder
 
     app = ChromaApplication(tmp_path / "data")
     app.client.create_collection("papers", configuration={"hnsw": {"space": "ip"}})  # its default function
