@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from cde_rag._validation import check_positive
-from cde_rag.adoption.movable import Movable, common_name
+from cde_rag.adoption.application_lines import common_name
+from cde_rag.adoption.movable import Movable
 from cde_rag.embedders.contextual import contextual
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import CorpusError, StoreError
@@ -130,7 +131,8 @@ def unread_advice(unread: Unread, model: str) -> str:
     if not unread.texts:
         return ""
     found = (
-        f"{unread.texts} of {unread.of} sampled texts are longer than the {unread.limit} tokens that {common_name(model)} reads: "
+        f"{unread.texts} of {unread.of} sampled texts are longer than the {unread.limit} tokens that "
+        f"{common_name(model)} reads: "
         f"{unread.share:.1%} of their tokens would not be read, and so not be found."
     )
     if not unread.is_much:

@@ -227,7 +227,8 @@ def _brought(done: "Switched") -> str:
 def _copied(shown: dict[str, Any], sampled: int) -> str:
     lost = shown["without_text_count"]
     cut = f", {shown['truncated']:,} of which are longer than the model reads" if shown["truncated"] else ""
-    found = f"{shown['rows']:,} rows, {shown['embedded']:,} texts embedded{cut}. {sampled} were embedded again to check: all the same."
+    check = f"{sampled} of the new vectors were made again to check: all are the same."
+    found = f"{shown['rows']:,} rows, {shown['embedded']:,} texts embedded{cut}. {check}"
     if lost:
         ids = ", ".join([*shown["without_text"], *(["…"] if lost > len(shown["without_text"]) else [])])
         found += f" {lost:,} rows have no text, and come last in searches: {ids}."
