@@ -79,7 +79,8 @@ def reembed(
     """Move the vectors of another application to another model, and back.
 
     Makes the new vectors next to the old ones, which the application goes on using; compares a sample; prints the line
-    of the application that names the model; and switches when that is confirmed. Run it again to resume it after a
+    of the application that names the model; and switches when that is confirmed. A model that finds less, or does not
+    read a good part of the texts, is advised against: exit code 1, unless with --yes. Run it again to resume it after a
     kill, or to bring later writes of the application. cde-rag rollback TARGET returns to the old vectors,
     cde-rag release TARGET deletes them.
 
