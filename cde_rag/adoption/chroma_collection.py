@@ -473,7 +473,11 @@ def _created(
     def get_config(_: object) -> dict[str, Any]:
         return dict(function["config"])
 
-    own = {"__init__": lambda _: None, "name": staticmethod(lambda: function["name"]), "get_config": get_config}  # pyright: ignore[reportUnknownLambdaType]
+    own: dict[str, Any] = {
+        "__init__": lambda _: None,
+        "name": staticmethod(lambda: function["name"]),
+        "get_config": get_config,
+    }  # pyright: ignore[reportUnknownLambdaType]
     named: Any = type("Named", (before or CDEFunction,), own)
     try:
         with _without_functions():
