@@ -474,10 +474,10 @@ def _created(
         return dict(function["config"])
 
     own: dict[str, Any] = {
-        "__init__": lambda _: None,
+        "__init__": lambda _: None,  # pyright: ignore[reportUnknownLambdaType]
         "name": staticmethod(lambda: function["name"]),
         "get_config": get_config,
-    }  # pyright: ignore[reportUnknownLambdaType]
+    }
     named: Any = type("Named", (before or CDEFunction,), own)
     try:
         with _without_functions():
