@@ -334,5 +334,5 @@ def test_a_folder_of_an_older_chroma_is_not_opened(webui: OpenWebUI, tmp_path: P
     assert done.exit_code == 1
     assert {path.name: path.read_bytes() for path in made.iterdir()} == {"chroma.sqlite3": before}
     file.write_bytes(b"no database" * 1000)
-    with pytest.raises(StoreError, match="expected a database of Chroma"), source_of(f"chroma:{made}#papers"):
+    with pytest.raises(StoreError, match="expected Chroma's database"), source_of(f"chroma:{made}#papers"):
         pass
