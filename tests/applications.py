@@ -17,6 +17,7 @@ from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from llama_index.core import Document as LlamaDocument
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.schema import MetadataMode, TextNode
@@ -336,6 +337,16 @@ class SimpleApplication(Application):
             node: Any = storage.docstore.get_node(id_)
             found.append(Row(id_, node.get_content(), node.metadata, self.vector(storage, place, id_)))
         return found
+
+
+def long_nodes(folder: Path, embedder: Embedder) -> SimpleApplication:
+    """An index of three texts of several hundred words, each in one of LlamaIndex' default chunks."""
+    made = SimpleApplication(folder)
+    texts = [" ".join(np.random.default_rng(number).choice(WORDS, 300)) for number in range(3)]
+    documents = [LlamaDocument(text=text, id_=f"d{number}") for number, text in enumerate(texts)]
+    model = ForLlamaIndex(embedder=embedder)
+    VectorStoreIndex.from_documents(documents, embed_model=model).storage_context.persist(str(folder))
+    return made
 
 
 class FaissApplication(SimpleApplication):

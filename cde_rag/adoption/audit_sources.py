@@ -109,6 +109,7 @@ def _chroma(
             client, home = _chroma_server(chromadb, target, place), Path(f"{name}{JOURNALS}")
         else:
             folder = _folder(target, place, "chroma.sqlite3")
+            _check_schema(target, chromadb, folder)
             client, home = chromadb.PersistentClient(path=str(folder)), _journal(folder, name)
         source = ChromaCollection(target, client, name, home, random)
         source.check_there()
@@ -136,13 +137,17 @@ def _check_schema(target: str, chromadb: Any, folder: Path) -> None:
     """Refuse a folder of an older Chroma, which the installed one would change, so that its own could not read it.
 
     Raises:
-        StoreError: See above.
+        StoreError: See above; or its database cannot be read.
     """
-    if _newest(chromadb) - _steps(folder):
+    try:
+        found = _steps(folder)
+    except sqlite3.Error as error:
+        raise StoreError(f"{target}: expected Chroma's database in chroma.sqlite3, found: {error!s:.120}.") from error
+    if _newest(chromadb) - found:
         raise StoreError(
             f"{target}: expected a folder of Chroma {chromadb.__version__}, which is installed here, found one of an "
-            f"older version. Opening it would change it, so that its application could not read it any more: upgrade "
-            "that, start it once, and run this again."
+            "older version. Opening it would change it, so that its application could not read it any more. It is left "
+            "alone: upgrade Chroma in the application, start that once, and run this again."
         )
 
 

@@ -10,6 +10,7 @@ from cde_rag.adoption.movable import PAGE, Movable, SourceRow
 from cde_rag.adoption.move_journal import MoveJournal, MoveState
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
+from cde_rag.models.model import Embedded
 
 _BEGUN = "?"  # before the digest of a row whose copy was begun: a kill may have left the other side without it
 
@@ -90,7 +91,7 @@ class Carrying:
         before = {row.id: known.get(row.id, "").removeprefix(_BEGUN) for row in changed}
         same: list[SourceRow] = []
         if noted := self._as_noted(changed, known, before):
-            vectors = vectors_of(noted, embedder, self._parked)
+            vectors = vectors_of(noted, embedder, self._parked).vectors
             same = self._as_noted(noted, known, before)  # embedding takes seconds, in which the application writes
             if same:
                 places = {row.id: place for place, row in enumerate(noted)}
@@ -123,17 +124,12 @@ class Carrying:
         self._journal.drop(gone)
 
 
-def vectors_of(
-    rows: Sequence[SourceRow], embedder: Embedder, parked: Float32[np.ndarray, " parked"]
-) -> Float32[np.ndarray, "rows dim"]:
+def vectors_of(rows: Sequence[SourceRow], embedder: Embedder, parked: Float32[np.ndarray, " parked"]) -> Embedded:
     """Embed the texts of rows; those without one get the parked vector."""
     places = [place for place, row in enumerate(rows) if row.text is not None]
     texts = [row.text for row in rows if row.text is not None]
-    if not texts:
-        return np.tile(parked, (len(rows), 1))
-    made = embedder.embed_passages(texts, None).vectors
-    if len(places) == len(rows):
-        return made
-    vectors = np.tile(parked, (len(rows), 1))
-    vectors[places] = made
-    return vectors
+    vectors, truncated = np.tile(parked, (len(rows), 1)), np.zeros(len(rows), np.bool_)
+    if texts:
+        made = embedder.embed_passages(texts, None)
+        vectors[places], truncated[places] = made.vectors, made.truncated
+    return Embedded(vectors, truncated)

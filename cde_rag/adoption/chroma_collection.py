@@ -8,7 +8,9 @@ Collections are known by their ids, which names do not change: a program that ho
 import importlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeAlias, cast
@@ -16,8 +18,10 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.adoption.llamaindex_nodes import embedded_text
-from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line, plain_name
+from cde_rag.adoption.application_lines import ANY, CHROMA, LLAMA_INDEX, model_line, plain_name
+from cde_rag.adoption.chroma_function import FUNCTION, CDEFunction, config_of
+from cde_rag.adoption.llamaindex_nodes import NODE, embedded_text
+from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow
 from cde_rag.adoption.positions import drawn, stored
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
@@ -115,24 +119,21 @@ class ChromaCollection:
         return SourceFacts(len(one[0]) if len(one) else 0, space, named)
 
     def check(self, embedder: Embedder) -> None:
-        """Refuse indexes that cannot be made again, and a configured function that cannot be that of the new model.
+        """Refuse indexes that cannot be made again.
 
         Raises:
             StoreError: See above.
         """
+        del embedder
         live = self._live()
-        keys: dict[str, Any] = {} if live.schema is None else live.schema.keys
+        with _without_functions():
+            schema = live.schema
+        keys: dict[str, Any] = {} if schema is None else schema.keys
         sparse = [name for name, kinds in keys.items() if _is_sparse(kinds)]
         if sparse:
             raise StoreError(
                 f"{self.target}: expected dense vectors alone, found a sparse index of {sparse[0]!r:.60}, which is "
                 "not copied. Make a new collection with that schema, and add the records with their new vectors."
-            )
-        if not self._given and _function(live) is not None and _function_of(embedder) is None:
-            raise StoreError(
-                f"{self.target}: its configuration names the embedding function {_function(live)!r:.120}, and Chroma "
-                f"has none for {embedder.context.identity.name} with its context or prefixes. Create the collection "
-                "with embedding_function=None, and give Chroma the vectors yourself; then move it."
             )
 
     def version(self) -> str:
@@ -161,8 +162,9 @@ class ChromaCollection:
             StoreError: There is a collection of that name which no move has begun.
         """
         del folder
-        function = _function(self._live())
-        if function is not None and not self._given:
+        live = self._live()
+        function = _function(live)
+        if function is not None and not self._is_given(live):
             function = _function_of(embedder)
         return self.made(stamps_of(embedder), function)
 
@@ -218,13 +220,14 @@ class ChromaCollection:
         size = int(self._client.get_max_batch_size())
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
-            collection.upsert(
-                ids=[row.id for row in part],
-                embeddings=vectors[start : start + size],
-                documents=[row.payload["document"] for row in part],
-                metadatas=[_replacing(there.get(row.id), row.payload) for row in part],
-                uris=[row.payload["uri"] for row in part],
-            )
+            with _without_functions():
+                collection.upsert(
+                    ids=[row.id for row in part],
+                    embeddings=vectors[start : start + size],
+                    documents=[row.payload["document"] for row in part],
+                    metadatas=[_replacing(there.get(row.id), row.payload) for row in part],
+                    uris=[row.payload["uri"] for row in part],
+                )
 
     def remove(self, notes: Mapping[str, str], ids: Sequence[str], *, old: bool) -> None:
         """Delete records."""
@@ -263,19 +266,18 @@ class ChromaCollection:
             self._client.delete_collection(name)
 
     def line(self, embedder: Embedder, context: Path) -> str:
-        """Return the line of a program with Chroma's client, or LangChain's Chroma."""
+        """Return the line of a program with LlamaIndex, LangChain's Chroma, or Chroma's client and a function."""
         old = self._named(self._name + OLD) if self._named(self._name) is None else None  # a switch was cut
         live = self._live() if old is None else old
-        if _function(live) is not None:
-            return (
-                "No line, unless the program passes embedding_function=…: the new collection names its function "
-                f"{json.dumps(_function_of(embedder))}, and client.get_collection(name) takes it."
-            )
-        return model_line(
-            embedder,
-            context,
-            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or your own',
-            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde',
+        if _is_of_nodes(live):
+            return model_line(embedder, context, LLAMA_INDEX)
+        if _function(live) is None:
+            return model_line(embedder, context, ANY)
+        if plain_name(embedder) is None:
+            return model_line(embedder, context, CHROMA)
+        return (
+            "No line, unless the program passes embedding_function=…: the new collection names its function "
+            f"{json.dumps(_function_of(embedder))}, and client.get_collection(name) takes it."
         )
 
     def _exchange(self, out: str, out_name: str, into: str, into_name: str) -> float:
@@ -302,6 +304,10 @@ class ChromaCollection:
             )
         coming.modify(name=self._name)
         return time.perf_counter() - started
+
+    def _is_given(self, live: Any) -> bool:
+        """Return True if the configured function makes no vector; LlamaIndex gives all, also where there is one."""
+        return self._given or _is_of_nodes(live)
 
     def _live(self) -> Any:
         found = self._named(self._name)
@@ -424,17 +430,31 @@ def _is_sparse(kinds: Any) -> bool:
     return sparse is not None and bool(sparse.sparse_vector_index.enabled)
 
 
+@contextmanager
+def _without_functions() -> Generator[None, None, None]:
+    """Ignore Chroma's warnings of embedding functions that it cannot make here: none is called."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Could not reconstruct embedding function", UserWarning)
+        yield
+
+
+def _is_of_nodes(collection: Any) -> bool:
+    """Return True if the records are LlamaIndex' nodes."""
+    metadatas: list[Any] = collection.get(limit=1, include=["metadatas"])["metadatas"]
+    return any(NODE in (metadata or {}) for metadata in metadatas)
+
+
 def _function(collection: Any) -> dict[str, Any] | None:
     """Return the embedding function that a collection's configuration names."""
     found = collection.configuration_json.get("embedding_function")
     return found if found is not None and found.get("type") == "known" else None
 
 
-def _function_of(embedder: Embedder) -> dict[str, Any] | None:
-    """Return Chroma's configuration of an embedding function that makes an embedder's vectors; None if it has none."""
+def _function_of(embedder: Embedder) -> dict[str, Any]:
+    """Return the configuration of an embedding function that makes an embedder's vectors: Chroma's own, or ours."""
     name = plain_name(embedder)
     if name is None:
-        return None
+        return {"name": FUNCTION, "config": config_of(embedder)}
     config: dict[str, Any] = {"model_name": name, "device": "cpu", "normalize_embeddings": True, "kwargs": {}}
     return {"name": "sentence_transformer", "config": config}
 
@@ -448,15 +468,23 @@ def _created(
         return client.create_collection(name, embedding_function=None, metadata=metadata, configuration=configuration)
     functions: Any = importlib.import_module("chromadb.utils.embedding_functions")
     registered: dict[str, Any] = functions.known_embedding_functions
-    own = registered[function["name"]]
+    before = registered.get(function["name"])
 
     def get_config(_: object) -> dict[str, Any]:
         return dict(function["config"])
 
-    named: Any = type("Named", (own,), {"__init__": lambda _: None, "get_config": get_config})  # pyright: ignore[reportUnknownLambdaType]
+    own: dict[str, Any] = {
+        "__init__": lambda _: None,  # pyright: ignore[reportUnknownLambdaType]
+        "name": staticmethod(lambda: function["name"]),
+        "get_config": get_config,
+    }
+    named: Any = type("Named", (before or CDEFunction,), own)
     try:
-        return client.create_collection(
-            name, embedding_function=named(), metadata=metadata, configuration=configuration
-        )
+        with _without_functions():
+            return client.create_collection(
+                name, embedding_function=named(), metadata=metadata, configuration=configuration
+            )
     finally:  # create_collection registers the class
-        registered[function["name"]] = own
+        registered.pop(function["name"], None)
+        if before is not None:
+            registered[function["name"]] = before

@@ -31,6 +31,7 @@ from cde_rag.indexing.audit import StoredVector, audit
 from cde_rag.records import Record
 
 _NEW, _OLD = "new", "old"
+MARK: Final = "cde_context"  # key of the space that CDEEmbedding writes; `moved` if nodes may have older marks
 _DISTANCES: Final = {0: "ip", 1: "l2"}  # of FAISS
 
 
@@ -130,6 +131,7 @@ class IndexFolder(TextVectors, ABC):
         for start in range(0, len(rows), PAGE):
             page = rows[start : start + PAGE]
             index.add([row.id for row in page], self.made(notes, page, parked))
+        index.mark(notes["space"])
         path = self._place(notes, _NEW)
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
@@ -252,6 +254,10 @@ class IndexedFile(ABC):
     @abstractmethod
     def add(self, ids: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]) -> None:
         """Add vectors."""
+
+    def mark(self, fingerprint: str) -> None:
+        """Name the space of the vectors in the file, if it has a place for that."""
+        del fingerprint
 
     @abstractmethod
     def write(self, path: Path) -> None:
@@ -386,6 +392,14 @@ class JsonFile(IndexedFile):
     def add(self, ids: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]) -> None:
         """Add vectors by their ids."""
         self.vectors.update(zip(ids, vectors.tolist(), strict=True))
+
+    def mark(self, fingerprint: str) -> None:
+        """Name the space among the nodes' metadata, where CDEEmbedding reads it and LlamaIndex passes over it.
+
+        Not in a store that was persisted without metadata: LlamaIndex refuses filters by their absence.
+        """
+        if metadata := self._content.get("metadata_dict"):
+            self._content["metadata_dict"] = {**metadata, MARK: {"fingerprint": fingerprint, "moved": True}}
 
     def write(self, path: Path) -> None:
         """Write the object, as LlamaIndex does."""

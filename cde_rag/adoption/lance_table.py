@@ -25,8 +25,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._files import replacing
-from cde_rag.adoption.llamaindex_nodes import embedded_text
-from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow, model_line, plain_name
+from cde_rag.adoption.application_lines import ANY, LLAMA_INDEX, model_line, plain_name
+from cde_rag.adoption.llamaindex_nodes import NODE, embedded_text
+from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow
 from cde_rag.adoption.positions import drawn, stored
 from cde_rag.adoption.table_columns import filterable, one_of, text_column
 from cde_rag.adoption.text_vectors import OURS, TextVectors
@@ -268,15 +269,12 @@ class LanceTable(TextVectors):
     def line(self, embedder: Embedder, context: Path) -> str:
         """Return the line of a program with LanceDB, or LangChain's."""
         live = self._live()
-        rest = f"; Vector({embedder.dim}) in a LanceModel; then open the table anew"
+        rest = f"and Vector({embedder.dim}) in a LanceModel; then open the table anew"
         if self._columns(live).vector in _functions(live):
-            return f"No model: the table will name {plain_name(embedder)!r}, which table.search(text) takes{rest}"
-        return model_line(
-            embedder,
-            context,
-            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or your own' + rest,
-            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde' + rest,
-        )
+            return f"No model: the table will name {plain_name(embedder)!r}, which table.search(text) takes; {rest}"
+        kind: Any = live.schema.field("metadata").type if "metadata" in live.schema.names else None
+        fields = [field.name for field in kind] if str(kind).startswith("struct") else []
+        return model_line(embedder, context, LLAMA_INDEX if NODE in fields else ANY, rest)
 
     @property
     def _files(self) -> Path:

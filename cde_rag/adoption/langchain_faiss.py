@@ -9,9 +9,10 @@ from random import Random
 from typing import Any
 
 from cde_rag._files import written
+from cde_rag.adoption.application_lines import LANGCHAIN, model_line, plain_name
 from cde_rag.adoption.docstore_pickle import Docstore, read_docstore
 from cde_rag.adoption.index_files import FaissFile, IndexFolder
-from cde_rag.adoption.movable import SourceRow, model_line
+from cde_rag.adoption.movable import SourceRow
 from cde_rag.adoption.positions import is_text
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
@@ -81,12 +82,8 @@ class LangChainFaiss(IndexFolder):
 
     def line(self, embedder: Embedder, context: Path) -> str:
         """Return the line that makes the embeddings for `FAISS.load_local`."""
-        return model_line(
-            embedder,
-            context,
-            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")',
-            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde; once: embeddings.stamp(store)',
-        )
+        stamped_once = "" if plain_name(embedder) else "once, after load_local: embeddings.stamp(store)"
+        return model_line(embedder, context, LANGCHAIN, stamped_once)
 
     def _docstore(self) -> Docstore:
         """Read the docstore, once for each state of its file."""

@@ -9,9 +9,10 @@ from random import Random
 from typing import Any, cast
 
 from cde_rag._files import open_file
+from cde_rag.adoption.application_lines import LLAMA_INDEX, model_line, plain_name
 from cde_rag.adoption.index_files import FaissFile, IndexedFile, IndexFolder, JsonFile, read_json
 from cde_rag.adoption.llamaindex_nodes import embedded_node_text
-from cde_rag.adoption.movable import SourceRow, model_line
+from cde_rag.adoption.movable import SourceRow
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 
@@ -52,12 +53,8 @@ class LlamaIndexFolder(IndexFolder):
 
     def line(self, embedder: Embedder, context: Path) -> str:
         """Return the line that makes the embed_model of `load_index_from_storage`."""
-        return model_line(
-            embedder,
-            context,
-            hugging_face='Settings.embed_model = HuggingFaceEmbedding(model_name="{name}")',
-            ours='Settings.embed_model = CDEEmbedding.load("{context}")  # of llama_index.embeddings.cde',
-        )
+        unmarked = "" if self._is_json(self._live) else "a FAISS file names no model, so CDEEmbedding warns once"
+        return model_line(embedder, context, LLAMA_INDEX, "" if plain_name(embedder) else unmarked)
 
     def _is_json(self, path: Path) -> bool:
         try:

@@ -6,9 +6,11 @@ Source: `TextNode.get_content(MetadataMode.EMBED)` of llama-index-core 0.14.
 import json
 from collections.abc import Mapping
 from string import Formatter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from cde_rag.adoption.positions import is_text
+
+NODE: Final = "_node_content"  # key of the node's JSON in the metadata of its row
 
 
 def embedded_text(text: Any, metadata: Any) -> str | None:
@@ -20,7 +22,7 @@ def embedded_text(text: Any, metadata: Any) -> str | None:
     """
     if not is_text(text):
         return None
-    node: object = cast(dict[str, Any], metadata).get("_node_content") if isinstance(metadata, dict) else None
+    node: object = cast(dict[str, Any], metadata).get(NODE) if isinstance(metadata, dict) else None
     return embedded_node_text(node, text) if isinstance(node, str) else text
 
 

@@ -16,7 +16,6 @@ from jaxtyping import Float32
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import Source
-from cde_rag.models.files.names import ModelName
 from cde_rag.records import Record
 
 PAGE: Final = 256  # rows that are read, embedded and written at once
@@ -206,32 +205,3 @@ def place_of(source: Source) -> str:
     """Return a name of a store that does not depend on the present folder, or the target of a server."""
     home: Path | None = getattr(source, "home", None)
     return str(home) if home is not None and home.is_absolute() else source.target
-
-
-def common_name(name: str) -> str:
-    """Return the name by which other programs load a model: without the commit that ours adds to a hub id."""
-    return name if "?" in name else ModelName.parse(name).base
-
-
-def plain_name(embedder: Embedder) -> str | None:
-    """Return the name of a SentenceTransformer without prefixes, which stores' functions load; None for another."""
-    identity = embedder.context.identity
-    is_more = embedder.context.size or any(identity.prefixes.values()) or identity.windows
-    found = common_name(identity.name)
-    return found if identity.is_plain and not is_more and identity.pooling != "function" else None
-
-
-def model_line(embedder: Embedder, context: Path, *, hugging_face: str, ours: str) -> str:
-    """Return the line that makes the embedder in an application.
-
-    Args:
-        embedder: Embedder of the new vectors.
-        context: File of its Context.
-        hugging_face: Line for a SentenceTransformer without prefixes, with `{name}`.
-        ours: Line of our adapter, with `{context}`.
-    """
-    identity = embedder.context.identity
-    native = identity.is_plain and not embedder.context.size and not any(identity.prefixes.values())
-    return (hugging_face if native and not identity.windows else ours).format(
-        name=common_name(identity.name), context=context
-    )

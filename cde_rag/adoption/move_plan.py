@@ -11,14 +11,17 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from cde_rag._validation import check_positive
+from cde_rag.adoption.application_lines import common_name
 from cde_rag.adoption.movable import Movable
-from cde_rag.embedders.protocol import Embedder
+from cde_rag.embedders.contextual import contextual
+from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.own_questions import OwnCorpus, find_answers
 from cde_rag.indexing.audit import Audit, StoredVector, audit
 from cde_rag.indexing.drift import own_ndcg, rare_words, run_of_words
+from cde_rag.models.model import Unread, unread_of
 from cde_rag.readers import PARENT_KEY
 from cde_rag.records import Record
 
@@ -45,6 +48,7 @@ class MovePlan:
         audit: Comparison of the old vectors with the old model; None if that was not named.
         model: Name of the new model.
         tokens: Tokens of all texts, estimated from the sample.
+        unread: Part of the sample that is longer than the new model reads, and would not be found.
         seconds: Seconds that embedding takes on this machine, estimated from the sample.
         disk_bytes: Bytes of the new vectors, with what a store keeps of each twice.
         sample: Number of texts in the comparison.
@@ -64,6 +68,7 @@ class MovePlan:
     audit: Audit | None
     model: str
     tokens: int
+    unread: Unread
     seconds: float
     disk_bytes: int
     sample: int
@@ -78,8 +83,17 @@ class MovePlan:
         return self.interval is not None and self.interval[1] < 0
 
     @property
+    def advises_against(self) -> bool:
+        """True if the new model finds less, or leaves more than 5 % of the tokens unread."""
+        return self.loses or self.unread.is_much
+
+    @property
     def advice(self) -> str:
         """Advice in sentences."""
+        return " ".join(filter(None, (unread_advice(self.unread, self.model), self._comparison)))
+
+    @property
+    def _comparison(self) -> str:
         if self.before is None or self.interval is None:
             return "Name the old model (--from), to check that it made the vectors, and to compare both."
         low, high = self.interval
@@ -94,6 +108,46 @@ class MovePlan:
         if self.judged:
             return f"{found} {'The new model finds more.' if low > 0 else 'No difference is sure.'}"
         return f"{found} These queries repeat words of the texts; judged queries of yours say more (--judged FILE)."
+
+
+def unread_in(source: Movable, embedder: Embedder, *, sample: int = SAMPLE) -> Unread:
+    """Return the part of a sample of a store's texts that an embedder's model does not read; nothing is embedded.
+
+    Args:
+        source: The store.
+        embedder: Embedder of the new model.
+        sample: Texts at most.
+    """
+    return _unread(embedder, [each.text for each in source.sample(check_positive(sample, "sample"))])
+
+
+def unread_advice(unread: Unread, model: str) -> str:
+    """Return the finding about texts that a model cuts, and advice; an empty text if it cuts none.
+
+    Args:
+        unread: Result of `unread_in`, or of a plan.
+        model: Name of the model.
+    """
+    if not unread.texts:
+        return ""
+    found = (
+        f"{unread.texts} of {unread.of} sampled texts are longer than the {unread.limit} tokens that "
+        f"{common_name(model)} reads: "
+        f"{unread.share:.1%} of their tokens would not be read, and so not be found."
+    )
+    if not unread.is_much:
+        return found
+    return (
+        f"{found} Do not move to it: name a model that reads more (cde-rag models lists tokens), or split the texts "
+        "into shorter ones and index them anew."
+    )
+
+
+def _unread(embedder: Embedder, texts: Sequence[str]) -> Unread:
+    own = contextual(unwrapped(embedder))
+    if own is None or own.windows or not texts:
+        return Unread(0, 0, len(texts), 0.0)
+    return unread_of(own.model, texts)
 
 
 def plan_move(
@@ -148,6 +202,7 @@ def plan_move(
         audit=audited,
         model=embedder.context.identity.name,
         tokens=embedder.count_tokens(texts) * (rows - count) // len(texts),
+        unread=_unread(embedder, texts),
         seconds=seconds,
         disk_bytes=2 * 4 * embedder.dim * rows,
         sample=len(texts),

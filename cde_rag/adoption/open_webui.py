@@ -20,8 +20,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.adoption.application_lines import common_name
 from cde_rag.adoption.chroma_collection import NEW, OLD, ChromaCollection, stamps_of
-from cde_rag.adoption.movable import SourceChangedError, SourceFacts, SourceRow, common_name
+from cde_rag.adoption.movable import SourceChangedError, SourceFacts, SourceRow
 from cde_rag.adoption.open_webui_setting import EmbeddingSetting
 from cde_rag.adoption.positions import is_text
 from cde_rag.adoption.text_vectors import OURS

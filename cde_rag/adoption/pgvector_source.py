@@ -18,8 +18,9 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.adoption.application_lines import ANY, LLAMA_INDEX, model_line
 from cde_rag.adoption.llamaindex_nodes import embedded_text
-from cde_rag.adoption.movable import PAGE, SourceFacts, SourceHeldError, SourceRow, model_line
+from cde_rag.adoption.movable import PAGE, SourceFacts, SourceHeldError, SourceRow
 from cde_rag.adoption.positions import stored
 from cde_rag.adoption.table_columns import check_choice, filterable, one_of, text_column
 from cde_rag.adoption.table_twins import Column, Relation, TableTwins
@@ -327,13 +328,8 @@ class PgvectorSource:
 
     def line(self, embedder: Embedder, context: Path) -> str:
         """Return the line of a program with pgvector, LangChain or LlamaIndex."""
-        rest = f"; {self._vector} has {embedder.dim} numbers (Vector({embedder.dim}), embed_dim={embedder.dim})"
-        return model_line(
-            embedder,
-            context,
-            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or your own' + rest,
-            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde' + rest,
-        )
+        rest = f"and {self._vector} has {embedder.dim} numbers (Vector({embedder.dim}), embed_dim={embedder.dim})"
+        return model_line(embedder, context, ANY if self._node is None else LLAMA_INDEX, rest)
 
     @property
     def _column(self) -> Column:

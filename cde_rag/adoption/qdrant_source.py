@@ -20,8 +20,9 @@ from jaxtyping import Float32
 from pydantic import BaseModel
 from qdrant_client import QdrantClient, models
 
-from cde_rag.adoption.llamaindex_nodes import embedded_text
-from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow, model_line
+from cde_rag.adoption.application_lines import ANY, LLAMA_INDEX, model_line
+from cde_rag.adoption.llamaindex_nodes import NODE, embedded_text
+from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow
 from cde_rag.adoption.payload_schemas import reading
 from cde_rag.adoption.positions import stored
 from cde_rag.adoption.table_columns import USUAL, check_choice, one_of
@@ -289,15 +290,12 @@ class QdrantSource:
         call(lambda: self._client.delete_collection(name))
 
     def line(self, embedder: Embedder, context: Path) -> str:
-        """Return the line of a program with Qdrant's client, or LangChain's; and the new name, if there is one."""
+        """Return the line of LlamaIndex if points are nodes, else LangChain's; and the new name, if there is one."""
         alias = self._alias()
-        rest = "" if alias == self._name else f'; and collection_name="{alias}" in place of "{self._name}"'
-        return model_line(
-            embedder,
-            context,
-            hugging_face='embeddings = HuggingFaceEmbeddings(model_name="{name}")  # or your own' + rest,
-            ours='embeddings = CDEEmbeddings.load("{context}")  # of langchain_cde' + rest,
-        )
+        rest = "" if alias == self._name else f'and collection_name="{alias}" in place of "{self._name}"'
+        found, _ = call(lambda: self._client.scroll(self._name, limit=1, with_payload=True))
+        is_node = any(NODE in (point.payload or {}) for point in found)
+        return model_line(embedder, context, LLAMA_INDEX if is_node else ANY, rest)
 
     def _moved_to(self, name: str) -> str:
         """Return a sentence for a collection that a release has deleted, perhaps before its end."""

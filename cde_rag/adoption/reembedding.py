@@ -45,6 +45,7 @@ class Copied:
     Attributes:
         rows: Rows of the source.
         embedded: Texts that were embedded by this call.
+        truncated: Texts among these that are longer than the model reads; what is beyond its limit is not found.
         removed: Rows that were deleted from the copy, since the source does not have them any more.
         without_text: Ids of rows without a text, at most 20. They keep id and metadata, and come last in searches.
         without_text_count: Number of such rows.
@@ -53,6 +54,7 @@ class Copied:
 
     rows: int
     embedded: int
+    truncated: int
     removed: int
     without_text: tuple[str, ...]
     without_text_count: int
@@ -180,11 +182,12 @@ class Reembedding:
         if state.step == "returned" and self.source.written_by_old_handles:
             self._compared(state, None, old=False, act="A copy")
         state = self._noted(replace(self._known(), step="copying"))
-        embedded = removed = 0
+        embedded = truncated = removed = 0
         for number in range(_PASSES):
             version, copier = self.source.version(), _Pass(self, state, embedder, on_progress)
             copier.run()
             embedded, removed = embedded + copier.embedded, removed + copier.removed
+            truncated += copier.truncated
             late = PAGE if number and self.source.written_by_old_handles else 0  # rows that `catch_up` brings
             if copier.changed > late:
                 continue  # what was written during the pass
@@ -197,7 +200,7 @@ class Reembedding:
             if self.source.version() == version:
                 found = self._checked(state, embedder, late)
                 lost = tuple(copier.without_text)
-                return Copied(copier.rows, embedded, removed, lost, copier.without_text_count, found)
+                return Copied(copier.rows, embedded, truncated, removed, lost, copier.without_text_count, found)
         raise StoreError(
             f"{self.source.target}: expected a pause in its writes, found new ones in each of {_PASSES} passes. Run "
             "the same command again when its application writes less."
@@ -381,6 +384,7 @@ class _Pass:
     Attributes:
         rows: Rows that were seen.
         embedded: Texts that were embedded.
+        truncated: Texts among these that are longer than the model reads.
         removed: Rows that were deleted from the copy.
         without_text: Ids of the first rows without a text.
         without_text_count: Number of rows without a text.
@@ -391,7 +395,7 @@ class _Pass:
         self._source, self._journal = move.source, move.journal
         self._state, self._embedder, self._report = state, embedder, report
         self._parked = move.journal.parked()
-        self.rows = self.embedded = self.removed = self.without_text_count = 0
+        self.rows = self.embedded = self.truncated = self.removed = self.without_text_count = 0
         self.without_text: list[str] = []
         self.changed = 0
 
@@ -421,7 +425,9 @@ class _Pass:
     def _vectors(self, rows: Sequence[SourceRow]) -> Float32[np.ndarray, "rows dim"]:
         texts = [row.text for row in rows if row.text is not None]
         self.embedded += len(texts)
-        return vectors_of(rows, self._embedder, self._parked)
+        made = vectors_of(rows, self._embedder, self._parked)
+        self.truncated += int(made.truncated.sum())
+        return made.vectors
 
     def _count(self, rows: Sequence[SourceRow]) -> None:
         self.rows += len(rows)

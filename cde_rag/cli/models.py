@@ -6,7 +6,7 @@ import typer
 
 from cde_rag.cli.output import JsonOption, print_json
 
-_COLUMNS = ("name", "where", "context", "languages", "dim", "MB", "cost", "licence")
+_COLUMNS = ("name", "where", "context", "languages", "dim", "tokens", "MB", "cost", "licence")
 WITHOUT_TORCH = (
     "All of these run without torch. So does any other SentenceTransformer whose encoder is a BERT, RoBERTa, XLM-R or "
     "ModernBERT, or a static table; others need it, with sentence-transformers (extra interop)."
@@ -35,12 +35,13 @@ def models(as_json: JsonOption = False) -> None:
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for each in found:
         size = f"{each.megabytes:,}" if each.megabytes else "–"
+        tokens = f"{each.tokens:,}" if each.tokens else "–"
         dim, cost = (str(each.dim), f"{each.cost:g}") if each.dim else ("–", "–")
-        rows.append((each.name, each.where, each.context, each.languages, dim, size, cost, each.licence))
+        rows.append((each.name, each.where, each.context, each.languages, dim, tokens, size, cost, each.licence))
     widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
     for row in rows:
         cells = [
-            text.rjust(width) if name in ("dim", "MB", "cost") else text.ljust(width)
+            text.rjust(width) if name in ("dim", "tokens", "MB", "cost") else text.ljust(width)
             for name, text, width in zip(_COLUMNS, row, widths, strict=True)
         ]
         typer.echo("  ".join(cells).rstrip())

@@ -79,7 +79,8 @@ def reembed(
     """Move the vectors of another application to another model, and back.
 
     Makes the new vectors next to the old ones, which the application goes on using; compares a sample; prints the line
-    of the application that names the model; and switches when that is confirmed. Run it again to resume it after a
+    of the application that names the model; and switches when that is confirmed. A model that finds less, or does not
+    read a good part of the texts, is advised against: exit code 1, unless with --yes. Run it again to resume it after a
     kill, or to bring later writes of the application. cde-rag rollback TARGET returns to the old vectors,
     cde-rag release TARGET deletes them.
 
@@ -92,7 +93,7 @@ def reembed(
       cde-rag reembed llamaindex:storage --model nomic-embed-text \\
         --base-url http://localhost:11434/v1
     """
-    from cde_rag.adoption.move_plan import plan_move
+    from cde_rag.adoption.move_plan import plan_move, unread_advice, unread_in
     from cde_rag.adoption.reembedding import reembedding
     from cde_rag.evaluation.judged_questions import read_judged_questions
 
@@ -102,14 +103,21 @@ def reembed(
         embedder = _embedder(move, model, context, base_url, prefixes)
         old = _old(old_model, from_context)
         state = move.state
+        advice, is_against = "", False
         if dry_run or (state is None and (old is not None or questions)):
             plan = plan_move(move.source, embedder, old, sample=sample, judged=questions)
             if dry_run:
                 _print_plan(plan, move.line(embedder), as_json)
-                return
-            typer.echo(printable(plan.advice), err=True)
-            if plan.loses and not yes:
-                raise typer.Exit(1)
+                raise typer.Exit(int(plan.advises_against and not yes))
+            advice, is_against = plan.advice, plan.advises_against
+        elif state is None:
+            unread = unread_in(move.source, embedder, sample=sample)
+            advice, is_against = unread_advice(unread, embedder.context.identity.name), unread.is_much
+        if advice:
+            typer.echo(printable(advice), err=True)
+        if is_against and not yes:
+            typer.echo("Nothing was written. With --yes the vectors are moved all the same.", err=True)
+            raise typer.Exit(1)
         _run(move, embedder, confirmed=yes, progress=progress, as_json=as_json)
 
 
@@ -162,8 +170,7 @@ def rollback_move(
         print_json(asdict(done))
     else:
         typer.echo(
-            f"The old vectors are in use. Gap: {1000 * done.gap_s:.0f} ms. {_brought(done)} Set the application's old "
-            "model again."
+            f"The old vectors are in use again{_gap(done)}.{_brought(done)} Give the application its old model again."
         )
 
 
@@ -175,15 +182,20 @@ def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress
         if is_before:
             copied = move.copy(embedder, on_progress=updating(update))
             shown = asdict(copied)
-            typer.echo(printable(_copied(shown, copied.audit.advice)), err=True)
+            typer.echo(printable(_copied(shown, copied.audit.sampled)), err=True)
         line = move.line(embedder)
         is_begun = state is not None and state.step == "switching"  # perhaps days ago, and it was refused then
         if (is_before or is_begun) and not (confirmed or _confirmed(line)):
             if as_json:
                 print_json(shown | {"switched": False, "line": line})
             else:
-                found = "A switch was begun, and has not ended." if is_begun else "Nothing is switched."
-                typer.echo(printable(f"{found} Change the application:\n  {line}\nThen add --yes to this."))
+                found = "A switch was begun, and has not ended." if is_begun else "Nothing is switched yet."
+                typer.echo(
+                    printable(
+                        f"{found} The application needs this from the switch on:\n  {line}\n"
+                        "To switch, run the same command with --yes, and change the application at the same time."
+                    )
+                )
             return
         switched = move.switch(embedder, on_progress=updating(update))
         line = move.line(embedder)  # which may name what came meanwhile
@@ -192,24 +204,32 @@ def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress
         return
     typer.echo(
         printable(
-            f"The new vectors are in use; {1000 * switched.gap_s:.0f} ms without vectors. {_brought(switched)}\n"
-            "The application's model:\n"
-            f"  {line}\nBack: cde-rag rollback TARGET. When its programs are restarted: cde-rag release TARGET."
+            f"The new vectors are in use{_gap(switched)}.{_brought(switched)} The application needs this from now on:\n"
+            f"  {line}\n"
+            f"Back to the old vectors: cde-rag rollback {move.source.target}\n"
+            f"When all its programs are restarted, delete them: cde-rag release {move.source.target}"
         )
     )
 
 
+def _gap(done: "Switched") -> str:
+    """Return the time in which there were no vectors, if there was any."""
+    return f", after {1000 * done.gap_s:.0f} ms without any" if done.gap_s else ""
+
+
 def _brought(done: "Switched") -> str:
-    """Return a sentence about the writes that were brought, and one about those that were not."""
-    found = f"Brought since: {done.carried.written} rows written, {done.carried.removed} deleted."
-    if not done.carried.kept:
-        return found
-    return f"{found} {done.carried.kept} were changed on both sides, and stay as each side has them: compare them."
+    """Return a sentence about the writes that were brought, and one about those that were not, each after a space."""
+    written, removed, kept = done.carried.written, done.carried.removed, done.carried.kept
+    found = f" Brought: {written} rows that programs wrote meanwhile, {removed} that they deleted."
+    left = f" {kept} rows were changed on both sides, and stay as each side has them: compare them."
+    return (found if written or removed else "") + (left if kept else "")
 
 
-def _copied(shown: dict[str, Any], advice: str) -> str:
+def _copied(shown: dict[str, Any], sampled: int) -> str:
     lost = shown["without_text_count"]
-    found = f"{shown['rows']:,} rows, {shown['embedded']:,} texts embedded. {advice}"
+    cut = f", {shown['truncated']:,} of which are longer than the model reads" if shown["truncated"] else ""
+    check = f"{sampled} of the new vectors were made again to check: all are the same."
+    found = f"{shown['rows']:,} rows, {shown['embedded']:,} texts embedded{cut}. {check}"
     if lost:
         ids = ", ".join([*shown["without_text"], *(["…"] if lost > len(shown["without_text"]) else [])])
         found += f" {lost:,} rows have no text, and come last in searches: {ids}."
@@ -270,9 +290,19 @@ def _old(model: str | None, context: Path | None) -> "Embedder | None":
     return None if model is None and context is None else embedder_of(model, context, None)
 
 
+def _unread(plan: "MovePlan") -> str:
+    found = plan.unread
+    if not found.limit:
+        return "none, or unknown where an API serves the model"
+    return f"{found.share:.1%} of the tokens, in {found.texts} of {found.of} texts"
+
+
 def _print_plan(plan: "MovePlan", line: str, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(plan) | {"loses": plan.loses, "advice": plan.advice, "line": line})
+        print_json(
+            asdict(plan)
+            | {"loses": plan.loses, "advises_against": plan.advises_against, "advice": plan.advice, "line": line}
+        )
         return
     audited, before, after = plan.audit, plan.before, plan.after
     print_fields(
@@ -284,6 +314,7 @@ def _print_plan(plan: "MovePlan", line: str, as_json: bool) -> None:
             "old_model": None if audited is None else f"made {audited.reproduced} of {audited.sampled}",
             "new_model": plan.model,
             "tokens": f"about {plan.tokens:,}",
+            "unread": _unread(plan),
             "time": f"about {clock(plan.seconds)}",
             "disk": f"about {plan.disk_bytes / 1e6:,.1f} MB",
             "queries": f"{plan.judged} judged" if plan.judged else "generated",

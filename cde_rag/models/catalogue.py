@@ -24,6 +24,7 @@ class KnownModel:
         context: "trained" if it reads a context; "by arithmetic" if a corpus changes its vectors afterwards.
         languages: Languages that it reads.
         dim: Length of a vector.
+        tokens: Tokens that it reads of a text; 0 if that is unknown here.
         megabytes: Size of its files, with those of a first half, in float16 where it is downloaded as such; 0 if that
             is unknown here.
         cost: Time of a text, as a multiple of all-MiniLM-L6-v2's: of its encoder's parameters, so an estimate.
@@ -35,20 +36,21 @@ class KnownModel:
     context: str
     languages: str
     dim: int
+    tokens: int
     megabytes: int
     cost: float
     licence: str
 
 
 _HUB: Final = (  # sizes and licences as their model cards have them; costs: parameters of the body, MiniLM-L6 is 1
-    ("sentence-transformers/all-MiniLM-L6-v2", "English", 384, 91, 1.0, "Apache-2.0"),
-    ("Snowflake/snowflake-arctic-embed-xs", "English", 384, 90, 1.0, "Apache-2.0"),
-    ("MongoDB/mdbr-leaf-ir", "English", 768, 92, 1.0, "Apache-2.0"),
-    ("Snowflake/snowflake-arctic-embed-s", "English", 384, 133, 2.0, "Apache-2.0"),
-    ("BAAI/bge-small-en-v1.5", "English", 384, 133, 2.0, "MIT"),
-    ("ibm-granite/granite-embedding-small-english-r2", "English, 8,192 tokens", 384, 95, 2.6, "Apache-2.0"),
-    ("intfloat/multilingual-e5-small", "100 languages", 384, 471, 2.0, "MIT"),
-    ("Snowflake/snowflake-arctic-embed-m-v1.5", "English", 768, 436, 8.0, "Apache-2.0"),
+    ("sentence-transformers/all-MiniLM-L6-v2", "English", 384, 256, 91, 1.0, "Apache-2.0"),
+    ("Snowflake/snowflake-arctic-embed-xs", "English", 384, 512, 90, 1.0, "Apache-2.0"),
+    ("MongoDB/mdbr-leaf-ir", "English", 768, 512, 92, 1.0, "Apache-2.0"),
+    ("Snowflake/snowflake-arctic-embed-s", "English", 384, 512, 133, 2.0, "Apache-2.0"),
+    ("BAAI/bge-small-en-v1.5", "English", 384, 512, 133, 2.0, "MIT"),
+    ("ibm-granite/granite-embedding-small-english-r2", "English", 384, 8192, 95, 2.6, "Apache-2.0"),
+    ("intfloat/multilingual-e5-small", "100 languages", 384, 512, 471, 2.0, "MIT"),
+    ("Snowflake/snowflake-arctic-embed-m-v1.5", "English", 768, 512, 436, 8.0, "Apache-2.0"),
 )
 
 
@@ -66,15 +68,16 @@ def known_models() -> Iterator[KnownModel]:
             context="trained",
             languages=_languages(name),
             dim=source.files.config.dim,
+            tokens=source.files.config.max_length,
             megabytes=round(sum(Path(path).stat().st_size for path, _ in source.written()) / 1e6),
             cost=next((cost for begin, cost in _COSTS.items() if name.startswith(begin)), 1.0),
             licence=_LICENCE,
         )
     for name, distribution in sorted(DISTRIBUTIONS.items()):
         if name not in names:
-            yield KnownModel(name, f"package {distribution}", "trained", _languages(name), 0, 0, 0.0, _LICENCE)
-    for name, languages, dim, megabytes, cost, licence in _HUB:
-        yield KnownModel(name, "hub", "by arithmetic", languages, dim, megabytes, cost, licence)
+            yield KnownModel(name, f"package {distribution}", "trained", _languages(name), 0, 0, 0, 0.0, _LICENCE)
+    for name, languages, dim, tokens, megabytes, cost, licence in _HUB:
+        yield KnownModel(name, "hub", "by arithmetic", languages, dim, tokens, megabytes, cost, licence)
 
 
 def _languages(name: str) -> str:

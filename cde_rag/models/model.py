@@ -45,6 +45,41 @@ def warn_truncated(truncated: Bool[np.ndarray, " texts"], identity: ModelIdentit
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Part of some texts that a model without windows does not read.
+
+    Attributes:
+        limit: Tokens that it reads of a text; 0 if that is any number, or unknown.
+        texts: Number of texts that it cuts.
+        of: Number of all texts.
+        share: Share of the tokens of all texts that is beyond its limit.
+    """
+
+    limit: int
+    texts: int
+    of: int
+    share: float
+
+    @property
+    def is_much(self) -> bool:
+        """True if more than 5 % of the tokens are not read."""
+        return self.share > MOST_UNREAD
+
+
+def unread_of(model: "Model", texts: Sequence[str]) -> Unread:
+    """Return the part of texts that a model without windows does not read.
+
+    Raises:
+        CorpusError: A text is blank or holds a lone surrogate.
+    """
+    cut, limit = sum(cut_texts(model, texts)), model.identity.max_length
+    if not cut:
+        return Unread(limit, 0, len(texts), 0.0)
+    read, there = (model.count_tokens(texts, windows=windows) for windows in (False, True))
+    return Unread(limit, cut, len(texts), 1 - read / there)
+
+
 def check_read(model: "Model", texts: Sequence[str], remedy: str) -> None:
     """Refuse texts of which a model that truncates would leave more than 5 % of the tokens unread.
 
@@ -57,13 +92,11 @@ def check_read(model: "Model", texts: Sequence[str], remedy: str) -> None:
         CorpusError: A text is blank or holds a lone surrogate.
         TruncationError: More than 5 % of their tokens are beyond the model's limit.
     """
-    if not any(cut_texts(model, texts)):
-        return
-    read, there = (model.count_tokens(texts, windows=windows) for windows in (False, True))
-    if 1 - read / there > MOST_UNREAD:
+    found = unread_of(model, texts)
+    if found.is_much:
         raise TruncationError(
-            f"Expected texts within the limit of {model.identity.max_length} tokens of {model.identity.name}, found "
-            f"{len(texts)} of which {1 - read / there:.0%} would not be read, and so not be found. {remedy}"
+            f"Expected texts within the limit of {found.limit} tokens of {model.identity.name}, found "
+            f"{found.of} of which {found.share:.0%} would not be read, and so not be found. {remedy}"
         )
 
 

@@ -13,8 +13,10 @@ from applications import (
     stub,
 )
 from plain_model import write_transformer
+from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
+from cde_rag.models.one_way import checkpoint as checkpoints
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +35,14 @@ def new() -> ContextualEmbedder:
 def prefixed(tmp_path_factory: pytest.TempPathFactory) -> ContextualEmbedder:
     """A plain model in a folder, with prefixes, of 24 dimensions."""
     return PlainEmbedder(write_transformer(tmp_path_factory.mktemp("prefixed") / "model", dim=24))
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A contextual model in a folder, of 16 dimensions."""
+    folder = tmp_path_factory.mktemp("contextual") / "tiny"
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    return folder
 
 
 @pytest.fixture(scope="session")

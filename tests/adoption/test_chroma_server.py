@@ -11,12 +11,14 @@ import pytest
 from applications import COUNT, TEXTS, stub
 
 from cde_rag import ContextualEmbedder
+from cde_rag.adoption.chroma_function import CDEFunction
 from cde_rag.adoption.reembedding import reembedding
-from cde_rag.errors import StoreError
+from cde_rag.errors import ContextMissingError, StoreError
 from cde_rag.indexing.audit import audit
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the client's connections
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -65,6 +67,33 @@ def test_a_collection_of_a_server_is_moved_and_goes_back(
         move.release()
     assert [each.name for each in client.list_collections()] == ["papers"]
     assert not (tmp_path / "papers.cde-move").exists()
+
+
+def test_a_collection_with_chromas_default_function_gets_ours_on_a_server(
+    port: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: ContextualEmbedder,
+    prefixed: ContextualEmbedder,
+):
+    monkeypatch.chdir(tmp_path)
+    target = f"chroma:http://127.0.0.1:{port}#papers"
+    client: Any = chromadb.HttpClient("127.0.0.1", port)
+    made = client.create_collection("papers")
+    made.add(ids=TEXTS, documents=TEXTS, embeddings=old.embed_passages(TEXTS, None).vectors)
+    before = made.configuration_json
+    with reembedding(target) as move:
+        move.switch(prefixed)
+        function = CDEFunction.load(move.journal.context_file(prefixed.fingerprint))
+    for opened in (client.get_collection, client.get_or_create_collection):
+        found = opened("papers", embedding_function=function).query(query_texts=[TEXTS[7]], n_results=1)
+        scores = prefixed.embed_passages(TEXTS, None).vectors @ prefixed.embed_queries([TEXTS[7]])[0]
+        assert scores[TEXTS.index(found["documents"][0][0])] > scores.max() - 1e-5
+        with pytest.raises(ContextMissingError, match=r"CDEFunction\.load"):
+            opened("papers").query(query_texts=[TEXTS[7]])
+    with reembedding(target) as move:
+        move.rollback()
+    assert client.get_collection("papers").configuration_json == before
 
 
 def test_a_server_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,6 @@
 """Vectors of other applications are moved to another model, searched by the application's code, and moved back."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +13,22 @@ from applications import (
     ChromaApplication,
     ForLangChain,
     LangChainApplication,
+    long_nodes,
     second_rename_cut,
     stub,
     switched,
 )
+from chromadb.utils.embedding_functions import known_embedding_functions
 from langchain_core.documents import Document
+from plain_model import write_static
 from tiny import tiny_cde_model
 
-from cde_rag import Context, ContextualEmbedder, FunctionEmbedder
+from cde_rag import Context, ContextualEmbedder, FunctionEmbedder, PlainEmbedder
 from cde_rag.adoption.audit_sources import source_of
-from cde_rag.adoption.move_plan import plan_move
+from cde_rag.adoption.chroma_function import CDEFunction
+from cde_rag.adoption.move_plan import plan_move, unread_in
 from cde_rag.adoption.reembedding import reembedding
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.errors import ContextMismatchError, ContextMissingError, CorpusError, StoreError
 from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.indexing.audit import audit
 from cde_rag.indexing.upsert import Progress
@@ -100,6 +105,33 @@ def test_a_plan_compares_both_models_and_writes_nothing(
         assert move.state is None
     assert application.rows() == before
     assert not application.journals.exists()
+
+
+def test_chunks_that_the_new_model_does_not_read_are_named(
+    tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder
+):
+    """LlamaIndex' chunks have 1,024 tokens by default; the model reads 12, with a prefix of two."""
+    app = long_nodes(tmp_path / "data", old)
+    with source_of(app.target) as source:
+        found = plan_move(source, prefixed)
+        assert (found.unread.limit, found.unread.texts, found.unread.of) == (12, 3, 3)
+        assert found.unread == unread_in(source, prefixed)
+        assert 0.95 < found.unread.share < 1.0
+        assert found.advises_against
+        assert not found.loses
+        assert "3 of 3 sampled texts are longer than the 12 tokens" in found.advice
+        reads_all = plan_move(source, stub("new-1", 24))  # whose length nobody knows
+        assert (reads_all.unread.texts, reads_all.advises_against) == (0, False)
+        windowed = PlainEmbedder(prefixed.context.identity.name, windows=True)
+        assert unread_in(source, windowed).texts == 0
+    with reembedding(app.target) as move:
+        assert move.copy(prefixed).truncated == 3
+    short = LangChainApplication(tmp_path / "short")
+    short.build(old)
+    with source_of(short.target) as source:
+        reading = plan_move(source, ContextualEmbedder.from_corpus(TEXTS * 2, model=tiny_cde_model(), context_size=16))
+        assert (reading.unread.limit, reading.unread.texts, reading.unread.share) == (32, 0, 0.0)
+        assert "longer" not in reading.advice
 
 
 def test_a_model_that_loses_is_advised_against(tmp_path: Path):
@@ -255,29 +287,93 @@ def test_a_switch_that_is_cut_between_chromas_renames_goes_on(
     assert [each.name for each in chroma.client.list_collections()] == ["papers"]
 
 
-def test_chromas_embedding_function_is_written_or_refused(
-    tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder
-):
-    from plain_model import write_static
-
-    from cde_rag import PlainEmbedder
-
+def test_chromas_own_embedding_function_is_written(tmp_path: Path, old: ContextualEmbedder):
     app = ChromaApplication(tmp_path / "data")
     app.client.create_collection("papers", configuration={"hnsw": {"space": "ip"}})  # its default function
-    vectors = old.embed_passages(TEXTS, None).vectors
-    app.opened().add(ids=TEXTS, documents=TEXTS, embeddings=vectors)
+    app.opened().add(ids=TEXTS, documents=TEXTS, embeddings=old.embed_passages(TEXTS, None).vectors)
     static = PlainEmbedder(write_static(tmp_path / "static"))
     with reembedding(app.target) as move:
         assert move.source.found().model == "default {}"
         assert move.source.found().distance == "ip"
-        with pytest.raises(StoreError, match="embedding_function=None"):
-            move.copy(prefixed)  # with prefixes, which the function does not have
+        assert move.line(static).startswith("No line")
         move.switch(static)
     configured = app.client.get_collection("papers")
     assert configured.configuration_json["hnsw"]["space"] == "ip"
     assert configured.configuration_json["embedding_function"]["config"]["model_name"] == str(tmp_path / "static")
     found = configured.query(query_texts=[TEXTS[7]], n_results=1)  # the application's line, unchanged
     assert found["documents"] == [[TEXTS[7]]]
+
+
+@pytest.mark.parametrize("kind", ["prefixed", "contextual"])
+def test_a_model_that_chroma_has_no_function_for_gets_ours(
+    kind: str, tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder, model_folder: Path
+):
+    """A collection with Chroma's default function, as its tutorial makes it; programs have to name ours then."""
+    app = ChromaApplication(tmp_path / "data")
+    known_embedding_functions.pop("cde_rag", None)  # of another test
+    app.client.get_or_create_collection("papers", configuration={"hnsw": {"space": "cosine"}})
+    app.opened().add(ids=TEXTS, documents=TEXTS, embeddings=old.embed_passages(TEXTS, None).vectors)
+    before, rows = app.opened().configuration_json, app.rows()
+    contextual = ContextualEmbedder.from_corpus(TEXTS * 2, model=model_folder, context_size=16)
+    new = prefixed if kind == "prefixed" else contextual
+    with reembedding(app.target) as move:
+        move.switch(new)
+        line, (loaded,) = move.line(new), re.findall(r"CDEFunction\.load\(\"(.+)\"\)", move.line(new))
+        assert "from cde_rag.adoption.chroma_function" in line
+    assert "cde_rag" not in known_embedding_functions  # until a program makes one
+    with pytest.raises(ValueError, match="Embedding function cde_rag not found"):
+        app.client.get_or_create_collection("papers").query(query_texts=["a bank"])
+    function = CDEFunction.load(loaded, model=None if kind == "prefixed" else model_folder)  # whose name is no place
+    for opened in (
+        app.client.get_collection("papers", embedding_function=function),
+        app.client.get_or_create_collection("papers", embedding_function=function),
+    ):
+        best = opened.query(query_texts=["a river bank"], n_results=1)["documents"][0][0]
+        scores = new.embed_passages(TEXTS, None).vectors @ new.embed_queries(["a river bank"])[0]
+        assert scores[TEXTS.index(best)] > scores.max() - 1e-5
+    opened.add(ids=["later"], documents=["a bank and a boat"])
+    made = opened.get(ids=["later"], include=["embeddings"])["embeddings"][0]
+    np.testing.assert_allclose(made, new.embed_passages(["a bank and a boat"], None).vectors[0], atol=1e-5)
+    opened.delete(ids=["later"])
+    for forgetful in (app.client.get_collection("papers"), app.client.get_or_create_collection("papers")):
+        with pytest.raises(ContextMissingError, match=r"CDEFunction\.load"):
+            forgetful.query(query_texts=["a bank"])
+    with pytest.raises(ValueError, match="conflict: new: other vs persisted: cde_rag"):
+        app.client.get_collection("papers", embedding_function=Other())
+    with source_of(app.target) as source:
+        assert audit(source, new).share == 1.0
+        assert plan_move(source, old).dim == (new.dim, 16)  # the next move
+    with reembedding(app.target) as move:
+        move.rollback()
+    assert app.opened().configuration_json == before
+    assert app.rows() == rows
+
+
+class Other(CDEFunction):
+    """A function of another name."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    @staticmethod
+    def name() -> str:
+        return "other"
+
+
+def test_llamaindex_nodes_in_chroma_keep_the_configured_function(
+    tmp_path: Path, old: ContextualEmbedder, prefixed: ContextualEmbedder
+):
+    """LlamaIndex' tutorial makes a collection with Chroma's default function, and gives all vectors itself."""
+    app = ChromaApplication(tmp_path / "data")
+    made = app.client.create_collection("papers")
+    metadata = [{"_node_content": '{"metadata": {}}', "_node_type": "TextNode"}] * COUNT
+    made.add(ids=TEXTS, documents=TEXTS, metadatas=metadata, embeddings=old.embed_passages(TEXTS, None).vectors)
+    before = made.configuration_json["embedding_function"]
+    with reembedding(app.target) as move:
+        move.switch(prefixed)
+        assert move.line(prefixed).startswith("Settings.embed_model = CDEEmbedding.load(")
+    assert app.opened().configuration_json["embedding_function"] == before
+    assert app.finds_best(TEXTS[7], prefixed)
 
 
 def test_what_langchain_saves_during_the_copy_is_in_it(

@@ -16,10 +16,10 @@ from tiny import tiny_cde_model
 from typer.testing import CliRunner
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
+from cde_rag.adoption.application_lines import plain_name
 from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.chroma_collection import ChromaCollection
 from cde_rag.adoption.foreign_search import foreign_collection
-from cde_rag.adoption.movable import plain_name
 from cde_rag.adoption.move_plan import plan_move
 from cde_rag.adoption.open_webui_setting import EmbeddingSetting
 from cde_rag.adoption.reembedding import reembedding
@@ -327,6 +327,12 @@ def test_a_folder_of_an_older_chroma_is_not_opened(webui: OpenWebUI, tmp_path: P
         database.execute("ALTER TABLE collections DROP COLUMN schema_str")  # the last step of this version
         database.execute("DELETE FROM migrations WHERE dir = 'sysdb' AND version = 10")
     before = file.read_bytes()
-    with pytest.raises(StoreError, match="found one of an older version"), source_of(f"open-webui:{made.parent}"):
+    for target in (f"open-webui:{made.parent}", f"chroma:{made}#papers"):
+        with pytest.raises(StoreError, match="found one of an older version"), source_of(target):
+            pass
+    done = CliRunner().invoke(app, ["search", f"chroma:{made}#papers", "a bank", "--model", "cde-mini"])
+    assert done.exit_code == 1
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == {"chroma.sqlite3": before}
+    file.write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="expected Chroma's database"), source_of(f"chroma:{made}#papers"):
         pass
-    assert file.read_bytes() == before

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from applications import COUNT, TEXTS, LangChainApplication, stub
+from applications import COUNT, TEXTS, LangChainApplication, long_nodes, stub
 from embeddings_server import running
 from qdrant_client import QdrantClient, models
 from typer.testing import CliRunner, Result
@@ -53,6 +53,24 @@ def test_a_move_by_the_command(application: LangChainApplication, model_folder: 
     assert "Released" in run("release", target).stdout
     assert "expected a move that was begun" in run("release", target, code=1).stderr
     assert application.rows() == before
+
+
+def test_texts_that_the_model_does_not_read_stop_a_move_until_it_is_confirmed(tmp_path: Path, model_folder: Path):
+    app = long_nodes(tmp_path / "data", stub("old-1", 16))
+    named = (app.target, "--model", model_folder)
+    for options in ((), ("--dry-run",)):
+        stopped = run("reembed", *named, *options, code=1)
+        assert "3 of 3 sampled texts are longer than the 32 tokens" in stopped.output
+        assert "cde-rag models" in stopped.output
+    plan = json.loads(run("reembed", *named, "--dry-run", "--json", code=1).stdout)
+    assert plan["advises_against"]
+    assert plan["unread"]["share"] > 0.8
+    assert not app.folder.with_name("data.cde-move").exists()
+    run("reembed", *named, "--dry-run", "--yes")
+    done = run("reembed", *named, "--yes")
+    assert "3 of which are longer than the model reads" in done.stderr
+    assert f"cde-rag rollback {app.target}" in done.stdout
+    assert "CDEEmbedding.load" in done.stdout
 
 
 def test_wrong_usage_is_told(application: LangChainApplication):

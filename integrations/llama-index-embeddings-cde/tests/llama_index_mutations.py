@@ -254,9 +254,21 @@ MUTATIONS = (
     ),
     Mutation(
         "marks.py",
-        '        store.data.metadata_dict[KEY] = {"fingerprint": fingerprint}',
+        '        store.data.metadata_dict[KEY] = {**_marked(store), "fingerprint": fingerprint}',
         "        pass",
         "routes.py::test_one_store_takes_vectors_of_one_context",
+    ),
+    Mutation(
+        "marks.py",
+        "{**_marked(store), ",
+        "{",
+        "moved.py::test_a_moved_index_names_its_context_and_is_never_warned_of",
+    ),
+    Mutation(
+        "marks.py",
+        "if _is_moved(store)}",
+        "if False}",
+        "moved.py::test_a_moved_index_names_its_context_and_is_never_warned_of",
     ),
     Mutation(
         "marks.py",

@@ -22,4 +22,4 @@ def test_the_examples_run(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"(game \d+ Rule \d\n){3}", done.stdout)
+    assert re.fullmatch(r"(game \d+ Rule \d\n){10}", done.stdout)

@@ -30,7 +30,8 @@ def find(caller: Caller, fingerprint: str) -> Context:
     if context is None:
         raise ContextMissingError(
             f"The vectors were made in the context {fingerprint[:16]}…, which is neither stored with them nor in this "
-            f"user's cache ({cached_path(fingerprint)}). Bring it from where they were made: embedding.save(path) or "
+            f"user's cache ({cached_path(fingerprint)}). After cde-rag reembed give the line that it printed, "
+            'CDEEmbedding.load("…"). Else bring it from where they were made: embedding.save(path) or '
             'embedding.save_to_qdrant(client, collection) there, CDEEmbedding(context_path="…") or '
             "CDEEmbedding.from_qdrant(client, collection) here; after persist also "
             'CDEEmbedding.from_persist_dir("./storage").'

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.schema import BaseNode
@@ -38,7 +39,12 @@ def marks_on(nodes: Iterable[BaseNode]) -> set[str]:
 
 
 def marks_of(caller: Caller) -> set[str]:
-    """Return the spaces marked in an index or its stores."""
+    """Return the spaces marked in an index or its stores.
+
+    Where `cde-rag reembed` replaced a store's vectors, its mark alone counts: it changes neither nodes nor indexes.
+    """
+    if moved := {_read(store) for store in caller.stores if _is_moved(store)}:
+        return {mark for mark in moved if mark is not None}
     found = SUMMARY.search((caller.struct and caller.struct.summary) or "")
     marks = {found[1] if found else None} | {named(store) for store in caller.stores}
     if any(holds_vectors(store) for store in caller.stores):
@@ -82,14 +88,22 @@ def _unmarked(caller: Caller) -> bool:
     return holds and not marks_of(caller)
 
 
+def _marked(store: SimpleVectorStore) -> dict[str, Any]:
+    return (store.data.metadata_dict or {}).get(KEY) or {}
+
+
+def _is_moved(store: object) -> bool:
+    return isinstance(store, SimpleVectorStore) and holds_vectors(store) and bool(_marked(store).get("moved"))
+
+
 def _read(store: object) -> str | None:
     if isinstance(store, SimpleVectorStore):
-        return (store.data.metadata_dict or {}).get(KEY, {}).get("fingerprint")
+        return _marked(store).get("fingerprint")
     return spaces.get(store) if isinstance(store, SimplePropertyGraphStore) else None
 
 
 def _write(store: object, fingerprint: str) -> None:
     if isinstance(store, SimpleVectorStore):
-        store.data.metadata_dict[KEY] = {"fingerprint": fingerprint}
+        store.data.metadata_dict[KEY] = {**_marked(store), "fingerprint": fingerprint}
     elif store is not None:
         spaces.set(store, fingerprint)

@@ -6,9 +6,10 @@ from llama_index.embeddings.cde.marks import marks_of, marks_on, warn_unmarked
 from cde_rag.errors import ContextMismatchError
 
 REMEDY = (
-    'Load the context that was saved with the vectors: CDEEmbedding(context_path="…"), '
-    'CDEEmbedding.from_persist_dir("./storage") or CDEEmbedding.from_qdrant(client, collection). '
-    "For a new corpus make one: CDEEmbedding.from_documents(documents)."
+    "Give the index that you load an embedding of its own: load_index_from_storage(storage_context, "
+    "embed_model=CDEEmbedding()), or VectorStoreIndex.from_vector_store(…) with it, which finds the context of the "
+    'vectors. One that is in a file, such as that of cde-rag reembed: CDEEmbedding.load("…"). For a new corpus make '
+    "one: CDEEmbedding.from_documents(documents)."
 )
 
 
