@@ -321,6 +321,11 @@ def explain_no_hits(
     if by == "bm25":
         hint = "none of them has a word of the query at this offset and score"
         return f"{matching:,} of {all_:,} passages match; {hint}."
+    if by == "hybrid" and not narrowed and where is not None:
+        return (
+            f"{matching:,} of {all_:,} passages match the filter; none of these has a word of the query, or is nearer to "
+            "it than to random letters. --by vectors has the nearest of them; without --where all are searched."
+        )
     if by == "hybrid" and not narrowed:
         return (
             "no passage has a word of the query, and none is nearer to it than to random letters. "
