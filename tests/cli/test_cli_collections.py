@@ -1,7 +1,7 @@
 """index, search, inspect and verify: data on stdout, the rest in sentences on stderr, exit codes 0, 1, 2 and 130."""
 
-import io
 import contextlib
+import io
 import json
 import re
 import sys

@@ -113,7 +113,10 @@ def test_stopped_while_vectors_are_made_it_is_searchable_and_says_so(
 
     monkeypatch.setattr(StoreCalls, "add_pending", fail)
     stderr = run("index", records, tmp_path / "p", code=code).stderr
-    assert f"{tmp_path / 'p'} is searchable: 20 passages by words, none by vectors; vectors of 20 are being made." in stderr
+    assert (
+        f"{tmp_path / 'p'} is searchable: 20 passages by words, none by vectors; vectors of 20 are being made."
+        in stderr
+    )
     assert f"{tmp_path / 'p'} is searchable: 20 passages by words, none by vectors" in stderr
     monkeypatch.undo()
     assert run("search", tmp_path / "p", "river", "--by", "bm25").stderr == "Scores: BM25, from 0 up.\n"
