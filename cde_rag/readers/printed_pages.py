@@ -68,7 +68,7 @@ def paragraphs_of(pages: Sequence[str]) -> str:
 
 
 def has_tables(page: str, plain: str) -> bool:
-    """Return True if what a converter took for tables are tables, and no lines of text with wide spaces.
+    """Return True if the tables that a converter found are tables, and no lines of text with wide spaces.
 
     Args:
         page: Text of a page with its tables in Markdown.
