@@ -66,10 +66,12 @@ print(command(*adapt))
 
 # %% [markdown]
 # ## The report
+#
+# `report.json` has these figures and more, for programs: `better` decides in a nightly job.
 
 # %%
 report = json.loads(next(place.glob("my-model/**/report.json")).read_text(encoding="utf-8"))
-print(*report, sep=", ")
+print(json.dumps({name: report[name] for name in ("better", "difference", "updates", "verdict")}, indent=1))
 
 # %% [markdown]
 # A model that is better is used by its folder: `cde-rag index docs/ docs.faiss --model my-model`. "Keep your model" is

@@ -117,7 +117,10 @@ def _ranking(text: str) -> str:
 
 
 WhereOption = Annotated[
-    dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
+    dict[str, Any] | None,
+    typer.Option(
+        parser=_json_object, metavar="JSON", help="Filter over the metadata; files have source, section, page, line."
+    ),
 ]
 
 

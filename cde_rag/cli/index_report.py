@@ -68,9 +68,9 @@ def print_skipped(reader: "RecordReader") -> None:
 
 def searchable(documents: int, pending: int, *, stopped: bool) -> str:
     """Return the rankings that a collection can answer by while passages wait for their vectors."""
-    made = 100 * (documents - pending) // max(1, documents)
-    vectors = f"{made} % of them by vectors, too" if stopped else f"vectors are being made ({made} %)"
-    return f"searchable: {in_passages(documents)} by words, {vectors}"
+    made = f"{documents - pending:,} of them" if documents > pending else "none"
+    waiting = "" if stopped else f"; vectors of {pending:,} are being made"
+    return f"searchable: {in_passages(documents)} by words, {made} by vectors{waiting}"
 
 
 def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:

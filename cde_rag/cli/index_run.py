@@ -371,8 +371,10 @@ def _filled(collection: "Collection", options: IndexOptions) -> "EmbedReport":
     try:
         with progress_bar("embed", "passages", shown=options.shown) as update:
             if pending:
-                update(documents - pending, documents, documents - pending)
-            return collection.embed_pending(on_progress=updating(update))
+                update(0, pending)  # of these alone: after a small edit a bar of all would begin at 99 %
+            return collection.embed_pending(
+                on_progress=lambda made: update(made.done - made.before, (made.total or made.done) - made.before)
+            )
     except KeyboardInterrupt as error:
         stopped = f"Stopped. {place} is {searchable(documents, collection.pending, stopped=True)}"
         typer.echo(f"{stopped}. Run the same command again to continue.", err=True)

@@ -316,17 +316,27 @@ def explain_no_hits(
         return f"0 of {all_:,} passages match the filter. {example}"
     if group_by is not None and value_at(one.metadata, group_by) is None:
         return f"{matching:,} of {all_:,} passages match, and what was found has no field {group_by!r}. {example}"
+    some = f"{matching:,} of {all_:,} passages match"
+    if by == "hybrid" and not narrowed:
+        return _nothing_near(where, some)
     if by == "bm25" and not narrowed:
         return f"no word of the query is in {'any passage' if where is None else 'a passage that matches the filter'}."
     if by == "bm25":
-        hint = "none of them has a word of the query at this offset and score"
-        return f"{matching:,} of {all_:,} passages match; {hint}."
-    if by == "hybrid" and not narrowed:
+        return f"{some}; none of them has a word of the query at this offset and score."
+    return f"{some}, none beyond the offset with such a score."
+
+
+def _nothing_near(where: Mapping[str, Any] | None, some: str) -> str:
+    """Return the reason of a hybrid search without hits, where `some` says how many passages match its filter."""
+    if where is None:
         return (
             "no passage has a word of the query, and none is nearer to it than to random letters. "
             "--by vectors has the nearest."
         )
-    return f"{matching:,} of {all_:,} passages match, none beyond the offset with such a score."
+    return (
+        f"{some} the filter; none of these has a word of the query, or is nearer to it than to random letters. "
+        "--by vectors has the nearest of them; without --where all are searched."
+    )
 
 
 def _first(store: "Store", where: Mapping[str, Any] | None = None) -> "Record | None":

@@ -14,6 +14,7 @@ from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.hybrid_weight import FEWEST
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 
+DEFAULTS: Final = ("index", "parents_hybrid", "own_hybrid")  # the first of them that ran is what a user has anyway
 REFERENCES: Final = ("minilm", "null", "bm25")  # the first of them that ran is what the others are compared with
 TIE: Final = 0.02  # a smaller gain that is not sure decides nothing; a larger one is likely, sure or not
 SAME_COST: Final = 1.25  # times of embedding closer than that are the same: so much they vary on a busy machine
@@ -27,8 +28,9 @@ class SystemComparison:
 
     A system is surely better than another one if the 95 % interval of the paired difference is above 0, and there are
     20 queries or more (with fewer, the bootstrap's intervals are too narrow). With several sets the interval is that
-    for unseen ones. The system to take is the cheapest of those that the best one surpasses by less than two points,
-    and not surely; of those with the same cost, the best. By sureness alone few questions would always take BM25.
+    for unseen ones. The default stays unless another system is surely above it. Of those that are, or of all if no
+    default ran, the system to take is the cheapest that the best one surpasses by less than two points, and not surely;
+    of those with the same cost, the best. By sureness alone few questions would always take BM25.
 
     Attributes:
         metric: Heading of the scores.
@@ -78,12 +80,26 @@ class SystemComparison:
     @cached_property
     def best(self) -> str:
         """The system with the highest mean, of those that can be taken; of several the cheapest."""
-        return max(self._takeable, key=lambda name: (self.mean(name), -self.costs[name].seconds))
+        return self._best_of(self._takeable)
+
+    def _best_of(self, names: Sequence[str]) -> str:
+        return max(names, key=lambda name: (self.mean(name), -self.costs[name].seconds))
+
+    @cached_property
+    def default(self) -> str | None:
+        """The system that a user has who chooses nothing; None if it did not run."""
+        return next((name for name in DEFAULTS if name in self._takeable), None)
 
     @cached_property
     def taken(self) -> str:
-        """The system to take: the cheapest of those that are as good as the best one."""
-        ties = [name for name in self._takeable if name == self.best or self._is_tie(self.difference(self.best, name))]
+        """The system to take: the default, unless others are surely better; the cheapest of those that are as good."""
+        names = self._takeable
+        if (default := self.default) is not None:
+            names = [one for one in names if one != default and self.is_sure(self.difference(one, default))]
+            if not names:
+                return default
+        best = self._best_of(names)
+        ties = [name for name in names if name == best or self._is_tie(self.difference(best, name))]
         cheapest = min(self.costs[name].seconds for name in ties)
         same = [name for name in ties if self.costs[name].seconds <= SAME_COST * cheapest]
         return max(same, key=self.mean)
@@ -120,15 +136,18 @@ class SystemComparison:
                 f"{self.queries} questions are too few to choose by, {FEWEST} are the fewest: so far {self.best} leads "
                 f"{other} by {_points(lead)}{more}."
             )
-        found = f"Take {self.taken}"
-        if self.taken == self.reference:
-            found += ": nothing is surely better"
+        other = self.reference if self.default in (None, self.taken) else self.default
+        if self.taken == self.default:
+            found = f"Keep {self.taken}, the default: nothing is surely better"
+            if other == self.taken:
+                return f"{found}{self._price}."
+            found += "; it is"
+        elif self.taken == other:
+            return f"Take {self.taken}: nothing is surely better{self._price}."
         else:
-            gain = self.difference(self.taken, self.reference)
-            found += (
-                f": {_points(gain)} over {self.reference}, {'surely' if self.is_sure(gain) else self._unsure(gain)}"
-            )
-        return f"{found}{self._price}."
+            found = f"Take {self.taken}:"
+        gain = self.difference(self.taken, other)
+        return f"{found} {_points(gain)} over {other}, {self._sureness(gain)}{self._price}."
 
     @property
     def _second(self) -> str:
@@ -142,9 +161,11 @@ class SystemComparison:
         more = self.difference(self.best, self.taken)
         old, new = self.costs[self.taken].seconds, self.costs[self.best].seconds
         price = f"at {new / old:.1f} times the cost" if old > 0 else f"for {seconds(new)} s of embedding"
-        return f"; {self.best} would add {_points(more)} {price}, {self._unsure(more)}"
+        return f"; {self.best} would add {_points(more)} {price}, {self._sureness(more)}"
 
-    def _unsure(self, found: Difference) -> str:
+    def _sureness(self, found: Difference) -> str:
+        if self.is_sure(found):
+            return "surely"
         count = self.needed(found)
         return "not surely" if count is None else f"not surely (about {count:,} questions would show it)"
 

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final
 from cde_rag.errors import require
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.decoding import decoded_html
+from cde_rag.readers.printed_pages import has_tables, paragraphs_of
 
 HTML: Final = frozenset({".html", ".htm"})
 OFFICE: Final = frozenset({".docx", ".pptx"})  # ZIP archives of XML (ECMA-376)
@@ -75,7 +76,8 @@ def converted(path: Path, *, by_page: bool = False) -> tuple[str, str]:
 
     Args:
         path: The document.
-        by_page: Form feeds stand between the pages of a PDF, also where its converter leaves them out.
+        by_page: Form feeds stand between the pages of a PDF, also where its converter leaves them out, and its lines
+            are joined to paragraphs, as by `printed_pages`.
 
     Raises:
         MemoryError: It needs more memory than there is.
@@ -99,7 +101,8 @@ def converted(path: Path, *, by_page: bool = False) -> tuple[str, str]:
     except Exception as error:  # of five libraries
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UnusableError(f"not readable as {path.suffix}: {reason:.200}") from error
-    markdown = "\f".join(map(_clean, pages))
+    pages = [_clean(page) for page in pages]
+    markdown = paragraphs_of(pages) if by_page and suffix == ".pdf" else "\f".join(pages)
     if len(markdown) > CHARACTERS:
         raise UnusableError(
             f"expected at most {CHARACTERS:,} characters of text in a document, found {len(markdown):,}; split it"
@@ -116,16 +119,17 @@ def _clean(markdown: str) -> str:
 def _pages_of_pdf(path: Path, markdown: str) -> tuple[list[str], str]:
     """Return the Markdown of each page of a PDF, and the title in its metadata or "".
 
-    The converter joins the pages of a PDF with forms; there each page is converted for itself.
+    Where the converter sees a table on any page, it joins the pages; then each page is converted for itself, and the
+    table is kept if it is one.
 
     Args:
         path: The PDF.
-        markdown: Its Markdown, with form feeds after pages, unless it has forms.
+        markdown: Its Markdown, with form feeds after pages, unless it has tables.
     """
     pdfium: Any = require("pypdfium2", "documents")
     with pdfium.PdfDocument(path) as document:
         title: str = document.get_metadata_value("Title")
-        if "\f" in markdown or len(document) < 2:
+        if "\f" in markdown:
             return markdown.removesuffix("\f").split("\f"), title
         converter, described = _converters()[".pdf"]
         pages: list[str] = []
@@ -135,7 +139,12 @@ def _pages_of_pdf(path: Path, markdown: str) -> tuple[list[str], str]:
                 stream = io.BytesIO()
                 one.save(stream)
             stream.seek(0)
-            pages.append(converter.convert(stream, described).markdown.rstrip("\f"))
+            page: str = converter.convert(stream, described).markdown
+            if not page.endswith("\f"):
+                stream.seek(0)
+                plain: str = require("pdfminer.high_level", "documents").extract_text(stream)
+                page = page if has_tables(page, plain) else plain
+            pages.append(page.rstrip("\f"))
         return pages, title
 
 

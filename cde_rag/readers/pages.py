@@ -44,6 +44,7 @@ Kind: TypeAlias = Literal["text", "markdown", "document", "page", "code"]
 
 _TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
 _SLIDE = re.compile(r"<!-- Slide number: \d+ -->")  # as markitdown has it
+_FEEDS = re.compile(r"(?<=\S)\f+(?=\S)")  # in a paragraph that goes on over the end of a page
 _LINE_END = re.compile(r"\r\n?|\n")
 _LINE = re.compile(r"([^\r\n]*)(\r\n?|\n|\Z)")
 _MARKUP = str.maketrans(dict.fromkeys("`*_[]<>&~\\'\"-", "”"))  # what ends a sentence may stand before it
@@ -137,7 +138,7 @@ def _page(path: Path, kind: Kind | None, source: str, fallback: Fallback) -> Pag
     markdown = kind == "document" or suffix in MARKDOWN | MARKDOWN_LIKE or cells is not None
     like = ".md" if kind == "document" or cells is not None else suffix
     stripped = Stripped(source_text, chain([(0, end)], noise(source_text, like, end)))
-    text = stripped.text.replace("\f", "\n")
+    text = _FEEDS.sub(lambda feeds: " " * len(feeds[0]), stripped.text).replace("\f", "\n")
     if not text.strip():
         raise EmptyFileError("the file holds no text")
     if markdown:

@@ -136,7 +136,9 @@ def first_line_title(text: str) -> str:
 def stated_title(title: str) -> str:
     """Return a title in a document's metadata; "" for the names that programs leave there."""
     title = re.sub(r"^Microsoft (?:Word|PowerPoint) - ", "", title.strip())
-    if re.fullmatch(r"(?:untitled|document|presentation|slide|print|title|none)?[\s\d]*", title, re.IGNORECASE):
+    if re.fullmatch(
+        r"[(]?(?:anonymous|untitled|document|presentation|slide|print|title|none)?[\s\d]*[)]?", title, re.IGNORECASE
+    ):
         return ""
     return "" if _FILE_NAME.search(title) else _short(title)
 

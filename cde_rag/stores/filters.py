@@ -1,20 +1,5 @@
-"""Filters over metadata: the grammar.
+"""Filters over metadata: their grammar, which docs/guide/filters.md describes, and the records that they match.
 
-    {"year": 2020}                                        equal; several fields: all of them
-    {"year": {"gte": 2020, "lt": 2024}}                   several operators: all of them, by the same element
-    {"tags": {"in": ["numpy", "scipy"]}}                  a list matches if any element does
-    {"author.name": {"contains": "Rush"}}                 `name` in `author`, or a key with a dot in it; a part of a
-                                                          string, case matters
-    {"published": {"gte": {"date": "2024-01-31"}}}        compared as time, not as text
-    {"or": [{"year": 2020}, {"not": {"draft": True}}]}    and, or, not
-    {".and": 1}                                           a field that is called and, or, not: with a dot in front
-
-A filter is `where=` in Python, `--where '{"year": 2020}'` in a shell, and `where` over HTTP.
-A field's name is the keys on its path, joined by dots; any key has a name, also "" and those with dots in them.
-Operators: eq, ne, in, nin, gt, gte, lt, lte, contains, exists. Strings, numbers, booleans, null and dates are five
-kinds. A missing field, and an element of another kind than the operand, match nothing, also under `ne` and `nin`:
-use `{"not": {"field": 5}}` for "not 5 or missing". A field exists if it has a value, be it null; an empty list has
-none. Lists are transparent, also on a path and inside each other.
 Strings are ordered by code point. Integers beyond 64 bits count as the nearest float. A date is an ISO 8601 string;
 without an offset it is UTC, without a time midnight.
 """

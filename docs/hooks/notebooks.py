@@ -28,6 +28,7 @@ EXECUTED = SOURCES / "outputs"
 LIMIT = 3600  # seconds that one cell may take
 CODES = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal
 FENCES = re.compile(r"`{3,}")
+TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"(?:/tmp\w+)?")  # with the folder of a run in it
 
 
 def names() -> list[str]:
@@ -126,7 +127,7 @@ def _kept(notebook: Any, name: str) -> Any:
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
                 if "text" in output:
-                    output.text = output.text.replace(str(ROOT), ".").replace(tempfile.gettempdir(), "TMP")
+                    output.text = TEMPORARY.sub("TMP", output.text.replace(str(ROOT), "."))
     notebook.metadata = {"inputs": inputs(name)}
     return notebook
 

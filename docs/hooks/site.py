@@ -35,11 +35,9 @@ ELSEWHERE = {
     "integrations/langchain-cde/README.md": "integrations/langchain.md",
     "integrations/llama-index-embeddings-cde/README.md": "integrations/llama-index-embedding.md",
     "integrations/llama-index-vector-stores-cde/README.md": "integrations/llama-index-vector-store.md",
-    "cde_rag/cli": "cli.md",
-    "cde_rag/stores/filters.py": "guide/filters.md",
     "docs/decisions": "decisions/index.md",
 }
-OURS = ("cli.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
+OURS = ("decisions/index.md",)  # with a text of its own
 REPOSITORY = "https://github.com/cde-rag/cde-rag/blob/main"
 LABORATORY = "lab/"
 OLD_ADDRESSES = "experiments"  # folder of the site in which pages of the laboratory used to be
@@ -81,7 +79,7 @@ def _filled(nav: list[Any], pages: dict[str, list[str]]) -> list[Any]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made."""
-    made = {"cli.md": commands.page(), "decisions/index.md": decisions_index(), "guide/filters.md": filters()}
+    made = {"cli.md": commands.page(), "decisions/index.md": decisions_index()}
     made |= {page: (ROOT / origin).read_text(encoding="utf-8") for page, origin in PAGES.items()}
     made["notice.md"] = f"# Notice\n\n```text\n{made['notice.md']}```\n"
     for name in notebooks.names():
@@ -163,12 +161,3 @@ def decisions_index() -> str:
         title = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
         lines.append(f"* [{title}]({path.name})")
     return "\n".join(lines) + "\n"
-
-
-def filters() -> str:
-    """The grammar of filters, which stands at the head of its module."""
-    from cde_rag.stores import filters as grammar
-
-    summary, block, rest = (grammar.__doc__ or "").split("\n\n", 2)
-    block = "\n".join(line.removeprefix("    ") for line in block.splitlines())
-    return f"# {summary.rstrip('.')}\n\n```text\n{block}\n```\n\n{rest}"

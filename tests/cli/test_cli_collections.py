@@ -1,5 +1,6 @@
 """index, search, inspect and verify: data on stdout, the rest in sentences on stderr, exit codes 0, 1, 2 and 130."""
 
+import contextlib
 import io
 import json
 import re
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from cde_rag import Collection, FunctionEmbedder
 from cde_rag import records as intake
 from cde_rag.cli import app
-from cde_rag.cli.output import print_hits
+from cde_rag.cli.output import explain_no_hits, print_hits
 from cde_rag.errors import ContextMismatchError
 from cde_rag.records import Hit
 from cde_rag.search.calibration import CALIBRATION, calibration_of
@@ -451,6 +452,15 @@ def test_a_search_without_hits_says_so(run, collection: Path):
     found = run("search", collection, "river", "--where", '{"yaer": 2007}', "--json")
     assert json.loads(found.stdout) == {"hits": []}
     assert found.stderr.startswith("No hits: no passage has the field 'yaer'.")
+
+
+def test_a_filter_that_leaves_nothing_near_the_query_is_named(collection: Path):
+    """A passage that it leaves out may have the query's words."""
+    with contextlib.closing(FaissStore(collection)) as store:
+        told = explain_no_hits(store, {"year": {"gte": 2018}}, None, "hybrid")
+        assert told.startswith("2 of 20 passages match the filter; none of these has a word of the query, or is nearer")
+        assert told.endswith("without --where all are searched.")
+        assert explain_no_hits(store, None, None, "hybrid").startswith("no passage has a word of the query")
 
 
 def test_other_weights_under_the_collections_own_name_are_told_as_they_are(collection: Path, monkeypatch):

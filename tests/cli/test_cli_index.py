@@ -113,8 +113,11 @@ def test_stopped_while_vectors_are_made_it_is_searchable_and_says_so(
 
     monkeypatch.setattr(StoreCalls, "add_pending", fail)
     stderr = run("index", records, tmp_path / "p", code=code).stderr
-    assert f"{tmp_path / 'p'} is searchable: 20 passages by words, vectors are being made (0 %)." in stderr
-    assert f"{tmp_path / 'p'} is searchable: 20 passages by words, 0 % of them by vectors, too" in stderr
+    assert (
+        f"{tmp_path / 'p'} is searchable: 20 passages by words, none by vectors; vectors of 20 are being made."
+        in stderr
+    )
+    assert f"{tmp_path / 'p'} is searchable: 20 passages by words, none by vectors" in stderr
     monkeypatch.undo()
     assert run("search", tmp_path / "p", "river", "--by", "bm25").stderr == "Scores: BM25, from 0 up.\n"
     searched = run("search", tmp_path / "p", "river", "--by", "vectors")
@@ -122,6 +125,22 @@ def test_stopped_while_vectors_are_made_it_is_searchable_and_says_so(
     assert json.loads(run("inspect", tmp_path / "p", "--json").stdout)["pending"] == 20
     assert "20 passages (20 unchanged, 1 truncated)" in run("index", records, tmp_path / "p").stdout
     assert json.loads(run("inspect", tmp_path / "p", "--json").stdout)["pending"] == 0
+
+
+def test_an_edited_file_does_not_look_like_a_run_at_its_end(run, tmp_path: Path):
+    """One passage of twenty is to be made: that is no 95 %, at which the run seems to stay."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.md").write_text(f"# Page {number}\n\nA river.", encoding="utf-8")
+    place = tmp_path / "docs.faiss"
+    run("index", folder, place, "--alone")
+    (folder / "3.md").write_text("# Page 3\n\nA bank.", encoding="utf-8")
+    told = run("index", folder, place, "--progress").stderr
+    assert "embed: 100%" in told
+    assert "/1 [" in told
+    assert "/20 [" not in told.rpartition("embed:")[2]
+    assert f"{place} is searchable: 20 passages by words, 19 of them by vectors; vectors of 1 are being made." in told
 
 
 def test_a_failed_first_run_says_how_to_get_another_context(run, records: Path, tmp_path: Path, monkeypatch):

@@ -74,6 +74,28 @@ def test_a_large_gain_is_taken_before_it_is_sure() -> None:
     assert found.advice.startswith("Take own: +12.5 ")
 
 
+def test_the_default_stays_until_another_system_is_surely_better() -> None:
+    """Advice against what a user has, by a gain that may be luck, would cost work for nothing."""
+    costs = {"index": Cost(11.0), "hybrid": Cost(5.0), "null_hybrid": Cost(11.0), "minilm": Cost(5.0)}
+    index = np.repeat([1.0, 0.0], [41, 19])
+    lucky = index.copy()
+    lucky[36:46] = 1 - index[36:46]  # five questions lost, five won
+    lucky[46:48] = 1.0
+    scores = {"index": index, "hybrid": lucky, "minilm": np.zeros(60)}
+    found = SystemComparison("1,000 tokens", [scores], [np.arange(60)], costs)
+    more = found.difference("hybrid", "index")
+    assert more.mean > 0.02
+    assert not found.is_sure(more)
+    assert (found.best, found.taken) == ("hybrid", "index")
+    assert found.advice.startswith("Keep index, the default: nothing is surely better; it is +")
+    assert " over minilm, surely; hybrid would add +" in found.advice
+    assert "at 0.5 times the cost, not surely (about " in found.advice
+    sure = comparison(40, costs, index=0, minilm=-0.3, hybrid=0.1, null_hybrid=0.101)
+    assert (sure.best, sure.taken) == ("null_hybrid", "hybrid")  # as good, for less
+    assert sure.advice.startswith("Take hybrid: +10.")
+    assert " over index, surely; null_hybrid would add +0.1 " in sure.advice
+
+
 def test_few_questions_name_the_number_that_is_needed() -> None:
     found = comparison(15, minilm=0, own=0.06)
     assert found.advice.startswith("15 questions are too few to choose by, 20 are the fewest: so far own leads minilm")

@@ -49,22 +49,29 @@ def test_the_examples_print_what_is_shown(place: Path) -> None:
     assert serve[0].startswith("cde-rag serve guide.faiss")
 
 
-def test_the_lines_for_frameworks_run(place: Path) -> None:
-    """Run the lines as they stand, over documents like those of each framework's own loader."""
+def test_the_lines_for_frameworks_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the README in order, as one who pastes it: the lines for frameworks use what the lines before have made."""
     pytest.importorskip("llama_index.embeddings.cde")
     pytest.importorskip("langchain_cde")
     pytest.importorskip("haystack_integrations.document_stores.cde")
-    from langchain_core.documents import Document
-
-    for page in sorted((place / "docs/guide").iterdir())[2:]:
-        page.unlink()  # two pages do
-    documents = [Document(path.read_text(encoding="utf-8")[:500]) for path in (place / "docs/guide").iterdir()]
-    code = blocks("python")[1]
+    kept = ("tenants.md", "large-folders.md", "index-and-search.md")
+    for page in (place / "docs/guide").iterdir():
+        if page.name not in kept:
+            page.unlink()
+    (console,) = (block for block in blocks("console") if "cde-rag index" in block)
+    (index,) = re.findall(r"^\$ (cde-rag index .+)$", console, flags=re.MULTILINE)
+    assert CliRunner().invoke(app, shlex.split(index)[1:]).exit_code == 0
+    names: dict[str, object] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exec(compile(code, "README.md", "exec"), {"documents": documents})
-    assert (place / "papers.faiss").is_dir()
-    assert not (place / "essays.faiss").exists()  # of Haystack's first write
+        exec(compile(blocks("python")[0], "README.md", "exec"), names)
+        capsys.readouterr()
+        exec(compile(blocks("python")[1], "README.md", "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] in {"guide/index-and-search.md", "guide/large-folders.md"}
+    assert {line.rpartition("/")[2] for line in printed} <= set(kept)
+    assert sum(line.startswith("guide/") for line in printed) > 4
+    assert printed[-1] in kept  # LlamaIndex', which has names of files
 
 
 def test_every_command_exists() -> None:

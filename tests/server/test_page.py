@@ -349,6 +349,29 @@ def test_it_fits_a_phone_and_has_contrast(server: Running, browser: Browser, sch
     visit.page.close()
 
 
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_a_passage_on_a_phone_is_not_cut_and_can_be_closed(server: Running, browser: Browser, tmp_path: Path) -> None:
+    """Below many lines of its neighbours, with code that is wider than the screen."""
+    (tmp_path / "docs").mkdir()
+    code = "```python\nferry.cross(river, loan_of_money_at_the_bank, flood_of_fish)\n```\n"
+    pages = [f"## Part {n}\n\n{'A boat. ' * 5}\n\n{code}" for n in range(12)]
+    (tmp_path / "docs/boats.md").write_text("# Boats\n\n" + "\n".join(pages), encoding="utf-8")
+    reader = RecordReader(tmp_path / "docs", reading=ReadingRules(characters=180))
+    server.service.registry.collection("notes").collection.add_records(reader)
+    last = f"{server.url}/?collection=notes&passage=docs%2Fboats.md%239"
+    visit = Visit(browser, last, viewport={"width": 390, "height": 844})
+    dialog = visit.page.get_by_role("dialog")
+    expect(dialog.locator("article.found")).to_be_in_viewport()
+    expect(visit.page.get_by_label("Close")).to_be_in_viewport()
+    cut = "boxes => boxes.filter((box) => box.scrollWidth > box.clientWidth).length"
+    assert dialog.locator("pre").count() > 0
+    assert dialog.locator("pre").evaluate_all(cut) == 0
+    visit.page.get_by_label("Close").click()
+    expect(dialog).to_be_hidden()
+    visit.page.close()
+
+
 CONTRAST = """element => {
   const light = (colour) => {
     const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).slice(0, 3).map((value) => value / 255)

@@ -113,7 +113,7 @@ async function showAround() {
         return article;
       }),
     );
-    byId("passages").querySelector(".found")?.scrollIntoView({ block: "nearest" });
+    byId("passages").querySelector(".found")?.scrollIntoView({ block: "start" });
     const places = records.findIndex((record) => record.id === hit.id);
     const some = places === around || records.length - 1 - places === around;
     byId("wider").hidden = !some || step === AROUND.length - 1;

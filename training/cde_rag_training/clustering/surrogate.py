@@ -23,6 +23,7 @@ from cde_rag.embedders.protocol import EmbedderOptions
 from cde_rag.errors import CorpusError, ModelError, require
 from cde_rag.models.cde_model import native_dtype
 from cde_rag.models.named import is_served
+from cde_rag.models.plain.network import no_bars
 
 Surrogate = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
 
@@ -46,9 +47,9 @@ def minilm(*, max_length: int = 256, device: str = "cpu") -> Surrogate:
     as long as float32.
     """
     transformers: Any = require("sentence_transformers", "train")
-    model = transformers.SentenceTransformer(
-        str(minilm_folder()), device=device, local_files_only=True, model_kwargs={"torch_dtype": native_dtype(device)}
-    )
+    options = {"local_files_only": True, "model_kwargs": {"torch_dtype": native_dtype(device)}}
+    with no_bars():
+        model = transformers.SentenceTransformer(str(minilm_folder()), device=device, **options)
     model.max_seq_length = max_length
 
     def embed(texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
