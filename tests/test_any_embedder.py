@@ -337,7 +337,7 @@ def test_an_error_of_the_service_loses_nothing(tmp_path: Path) -> None:
     assert papers.count() == 1000
     embedded = Counter(text for text in service.embedded[start:] if text != PROBES[0])
     assert not Counter(texts) - embedded
-    assert sum(embedded.values()) == 1000 + 80  # each once, and the queries of the calibration
+    assert sum(embedded.values()) == 1000 + 112  # each once, and the queries of the calibration
 
 
 def test_an_error_of_the_service_during_sampling_costs_one_call(tmp_path: Path) -> None:

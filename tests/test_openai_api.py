@@ -148,7 +148,7 @@ def test_an_api_that_fails_in_one_call_of_many(server: Server, tmp_path: Path, a
     asked = [text for call in server.calls for text in call["input"] if text != PROBES[0]]
     rest = texts[100 if corpus else 0 :]
     assert (before + asked)[: len(rest)] == rest  # each once: answers are kept
-    assert len(before + asked) == len(rest) + 80  # queries of the calibration
+    assert len(before + asked) == len(rest) + 112  # queries of the calibration
     np.testing.assert_allclose(
         papers.store.vectors(texts, fingerprint=mapped.fingerprint), mapped.embed_documents(texts), atol=1e-6
     )

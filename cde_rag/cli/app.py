@@ -52,7 +52,7 @@ _SHORT = {  # in the list of commands, at 80 columns
     "evaluate": "Compare a model with baselines on your queries.",
     "models": "List models: bundled, installed, worth a download.",
     "convert": "Convert a published model.",
-    "demo": "Index and search documentation of Python and its packages.",
+    "demo": "Index and search this documentation, beside plain search.",
     "serve": "Serve collections over HTTP, with a page to search.",
     "mcp": "Serve collections to coding agents (MCP).",
     "doctor": "Show what is installed, and test the bundled model.",
@@ -76,7 +76,7 @@ def main(
 
     \b
     First steps:
-      cde-rag demo                                # search Python's documentation
+      cde-rag demo                                # search this documentation
       cde-rag index notes/ notes.faiss            # a folder of text and Markdown
       cde-rag search notes.faiss "how do I …"
 

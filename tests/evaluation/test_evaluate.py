@@ -329,6 +329,7 @@ def test_models_are_compared_on_the_same_queries(folders: list[Path], tiny_model
         "minilm",
         "own_hybrid",
         "own --model plain",
+        "parents --model plain",
         "own_hybrid --model plain",
     )
     compared = found.to_json()["comparison"]

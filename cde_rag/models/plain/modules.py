@@ -168,7 +168,7 @@ def read_modules(files: ModelFiles, role: str) -> list[Module]:
     given = json.loads(files.content(MODULES))
     if any(module.get("kwargs") for module in given):
         raise OtherArchitectureError("modules with arguments of their own")
-    if len({module["name"] for module in given}) < len(given):
+    if len({str(module.get("name", place)) for place, module in enumerate(given)}) < len(given):
         raise OtherArchitectureError("modules of one name, of which the last one counts")
     found = [_module(str(module["type"]), str(module["path"])) for module in given]
     if found and found[0].kind == "Router":

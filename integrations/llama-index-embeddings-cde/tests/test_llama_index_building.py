@@ -137,13 +137,13 @@ def test_no_texts_are_no_corpus(fresh: Fresh) -> None:
 
 def test_a_query_is_refused_without_a_context(fresh: Fresh) -> None:
     for call in (fresh().get_query_embedding, fresh().get_text_embedding):
-        with pytest.raises(ContextMissingError, match="from_persist_dir"):
+        with pytest.raises(ContextMissingError, match="load_index_from_storage"):
             call("money")
 
 
 async def test_an_async_query_is_refused_without_a_context(fresh: Fresh) -> None:
     for call in (fresh().aget_query_embedding, fresh().aget_text_embedding):
-        with pytest.raises(ContextMissingError, match="context_path"):
+        with pytest.raises(ContextMissingError, match="load_index_from_storage"):
             await call("money")
 
 

@@ -56,11 +56,11 @@ def test_another_context_is_refused_before_qdrant_is_asked(client: QdrantClient,
     other = fresh()
     other.fit([document.text for document in corpus(seed=1)])
     index = VectorStoreIndex.from_vector_store(store(client, kept.vector_name), embed_model=other)
-    with pytest.raises(ContextMismatchError, match="from_qdrant"):
+    with pytest.raises(ContextMismatchError, match="from_vector_store"):
         index.as_retriever().retrieve("money")
-    with pytest.raises(ContextMismatchError, match="from_qdrant"):
+    with pytest.raises(ContextMismatchError, match="from_vector_store"):
         index.insert(Document(text="money"))
-    with pytest.raises(ContextMismatchError, match="from_qdrant"):
+    with pytest.raises(ContextMismatchError, match="from_vector_store"):
         IngestionPipeline(transformations=[other], vector_store=store(client, kept.vector_name)).run(documents=corpus())
 
 
@@ -80,7 +80,7 @@ def test_without_a_context_it_says_where_to_find_one(client: QdrantClient, fresh
     client.delete_collection("essays__cde_contexts")
     shutil.rmtree(cache_folder)
     index = VectorStoreIndex.from_vector_store(store(client, kept.vector_name), embed_model=fresh())
-    with pytest.raises(ContextMissingError, match="from_qdrant"):
+    with pytest.raises(ContextMissingError, match="from_vector_store"):
         index.as_retriever().retrieve("money")
     with pytest.raises(ContextMissingError, match="essays__cde_contexts"):
         CDEEmbedding.from_qdrant(QdrantClient(":memory:"), "essays")
