@@ -58,6 +58,27 @@ class MoveState:
     keeps_context: bool = False
 
 
+def moved_context(source: object) -> Context | None:
+    """Return the Context that a move has kept next to a store whose vectors it made; None without such a move.
+
+    Args:
+        source: Store of another application, whose `home` is the folder of its moves.
+
+    Raises:
+        ContextFormatError: The Context is damaged.
+        StoreFormatError: The state of the move is.
+    """
+    home: Path | None = getattr(source, "home", None)
+    if home is None or not home.is_dir():
+        return None
+    journal = MoveJournal(home)
+    state = journal.state()
+    if state is not None:
+        return journal.context(state) if state.step == "switched" else None
+    kept = sorted(home.glob(f"*{_CONTEXT}"), key=lambda path: path.stat().st_mtime_ns)  # of a released move
+    return Context.load(kept[-1]) if kept else None
+
+
 class MoveJournal:
     """Folder of a move.
 

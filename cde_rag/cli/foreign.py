@@ -63,24 +63,42 @@ def is_foreign(target: str) -> bool:
 def open_foreign(
     target: str, model: str | None, tenant: str | None, *, text: str | None = None, vector: str | None = None
 ) -> "Collection":
-    """Open the copy of another application's index, after an audit; its stamp names the model by default."""
+    """Open the copy of another application's index, after an audit; its stamp names the model by default.
+
+    A Context is that of the stamp, or the one that a move has kept next to the store.
+    """
     from cde_rag.adoption.audit_sources import source_of
     from cde_rag.adoption.foreign_search import foreign_collection
-    from cde_rag.context.cache import cached_context
-    from cde_rag.embedders.active import loaded
 
     if tenant is not None:
         raise typer.BadParameter("an index of another application has no tenants", param_hint="--tenant")
     with source_of(target, text=text, vector=vector) as source:
-        fingerprint = source.stamp() if model is None else None
-        context = None if fingerprint is None else cached_context(fingerprint)
-        stamped = named_by_stamp(source) if model is None and context is None else None
-        name, prefixes = (model, None) if stamped is None else stamped
-        embedder = embedder_of(name, None, prefixes) if context is None else loaded(context)
-        opened = foreign_collection(source, embedder, target, text=text, vector=vector)
+        opened = foreign_collection(source, _made_by(source, model), target, text=text, vector=vector)
         if lost := source.count() - opened.store.count():
             typer.echo(f"{lost:,} rows without a text or with a vector of another length are not searched.", err=True)
     return opened
+
+
+def _made_by(source: "Source", model: str | None) -> "Embedder":
+    from cde_rag.adoption.move_journal import moved_context
+    from cde_rag.context.cache import cached_context
+    from cde_rag.embedders.active import loaded
+
+    fingerprint = source.stamp() if model is None else None
+    context = None if fingerprint is None else cached_context(fingerprint)
+    if context is not None:
+        return loaded(context)
+    kept = moved_context(source)
+    try:
+        name, prefixes = (named_by_stamp(source) if model is None else None) or (model, None)
+        return loaded(kept) if name is None and kept is not None else embedder_of(name, None, prefixes)
+    except ContextMissingError as error:
+        if kept is not None:
+            return loaded(kept, model=model)
+        raise ContextMissingError(
+            f"{source.target}: expected the Context of its vectors next to it, where cde-rag reembed keeps it, found "
+            f"none. {model or 'Its model'} embeds in one."
+        ) from error
 
 
 def prefixes_of(document: str | None, query: str | None) -> dict[str, str] | None:

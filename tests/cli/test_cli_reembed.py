@@ -48,7 +48,11 @@ def test_a_move_by_the_command(application: LangChainApplication, model_folder: 
     embedder = ContextualEmbedder(model_folder, context)
     assert application.finds_best(TEXTS[7], embedder)
     run("reembed", target, "--model", model_folder)  # catches up
+    (found,) = json.loads(run("search", target, TEXTS[7], "--model", model_folder, "-k", 1, "--json").stdout)["hits"]
+    assert found["text"] == TEXTS[7]  # by the Context that the move has kept
     run("rollback", target)
+    none = run("search", target, TEXTS[7], "--model", model_folder, code=1)
+    assert "next to it, where cde-rag reembed keeps it" in none.stderr
     assert application.rows() == before
     assert "Released" in run("release", target).stdout
     assert "expected a move that was begun" in run("release", target, code=1).stderr
