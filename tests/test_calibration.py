@@ -14,7 +14,15 @@ from test_collection import StubEmbedder
 from cde_rag import Collection
 from cde_rag.context.context import Context
 from cde_rag.errors import CDEWarning, StoreError
-from cde_rag.search.calibration import CALIBRATION, LEAST, ScoreCalibration, calibration_of, random_queries
+from cde_rag.search import calibration
+from cde_rag.search.calibration import (
+    CALIBRATION,
+    LEAST,
+    ScoreCalibration,
+    calibration_of,
+    few_letter_queries,
+    random_queries,
+)
 
 NOTES = [
     f"Note {number}: the {what} of pump {number % 7} was {how} in hall {number // 9}."
@@ -212,3 +220,24 @@ def test_the_best_hit_has_the_strength_and_the_last_half_of_it() -> None:
 def test_random_letters_are_the_same_each_time() -> None:
     assert random_queries() == random_queries()
     assert len(set(random_queries())) == 32
+
+
+def test_few_letters_are_few_and_half_of_them_in_order() -> None:
+    made = few_letter_queries()
+    assert made == few_letter_queries() != few_letter_queries(1)
+    assert all(len(set(word)) <= 3 and 4 <= len(word) <= 10 for word in made)
+    assert len(made) == 32
+    assert 16 <= sum(list(word) == sorted(word) for word in made) < 32
+
+
+def test_the_limit_is_above_words_of_few_letters(notes: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One held key may be nearer than any other letters; the mean, from which scores count, is of those alone."""
+
+    def nearest(_store: object, _embedder: object, queries: Sequence[str]) -> list[float]:
+        of_kinds = {tuple(random_queries()): [0.2] * 32, tuple(few_letter_queries()): [0.3] * 31 + [0.4]}
+        return of_kinds.get(tuple(queries), [0.9] * len(queries))
+
+    monkeypatch.setattr(calibration, "_nearest", nearest)
+    known = notes.calibrate()
+    assert known is not None
+    assert (known.random_mean, known.random_limit) == pytest.approx((0.2, 0.4))

@@ -107,6 +107,30 @@ def test_headings_that_are_numbered_are_no_headers():
     assert paragraphs_of(["", "A text.", "", "B text."]) == "\fA text.\n\n\f\fB text."  # empty pages count
 
 
+def test_pages_of_few_lines_keep_one_of_each():
+    """Head and foot of a page of one line are one line, of which one was lost by each."""
+    assert paragraphs_of([""]) == paragraphs_of([]) == ""
+    assert paragraphs_of(["Boats", "Boats", "Boats"]) == "Boats"
+    slides = [f"Acme Inc\n\nBoat {name}\n\nFor members" for name in ("Ada", "Bob", "Cyd")]
+    assert paragraphs_of(slides).replace("\f", "") == "Acme Inc\n\nBoat Ada\n\nFor members\n\nBoat Bob\n\nBoat Cyd"
+    weeks = [
+        f"Week {n} of the course\n\nRead about {name} on page {n}.\n\nThe course, page {n} of 3"
+        for n, name in ((1, "boats"), (2, "fish"))
+    ]
+    assert re.findall(r"Week \d|page \d of", paragraphs_of(weeks)) == ["Week 1", "page 1 of", "Week 2"]
+
+
+def test_code_keeps_its_lines_and_long_texts_end():
+    """Code with long lines, and a paragraph of a million characters, which took minutes."""
+    code = "    if response.status_code == 404 and not retry:\n        raise MissingPageError(response.url)\n"
+    code += "    for attempt in range(number_of_attempts):\n        wait_for_the_server(attempt)"
+    assert paragraphs_of([code]) == code
+    line = "the fox jumps over the dog and goes on with it all day and all night long"
+    page = "\n".join([line] * 40)
+    assert len(paragraphs_of([page] * 300).split("\f")) == 300
+    assert paragraphs_of([f"{'a' * 200_000}\n{'b-' * 200_000}\n{line}"]).endswith(line)
+
+
 @pytest.fixture
 def handbook(tmp_path: Path) -> Path:
     (tmp_path / "docs").mkdir()

@@ -1,5 +1,6 @@
 """Lines of applications that name their model, as they have to be after a move."""
 
+import json
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,7 +26,7 @@ class Adapter(NamedTuple):
     """Lines of an application that make its embedder.
 
     Attributes:
-        native: Line for a SentenceTransformer without prefixes, with `{name}`.
+        native: Line for a SentenceTransformer without prefixes, with `{name}`, a string of Python.
         ours: Line of our adapter, with `{arguments}`, which begin with the file of the Context.
         model: Argument of our adapter that names a model which an API serves.
         origin: Module of our adapter.
@@ -40,14 +41,14 @@ class Adapter(NamedTuple):
 
 
 LANGCHAIN: Final = Adapter(
-    'embeddings = HuggingFaceEmbeddings(model_name="{name}")',
+    "embeddings = HuggingFaceEmbeddings(model_name={name})",
     "embeddings = CDEEmbeddings.load({arguments})",
     "model",
     "langchain_cde",
 )
 ANY: Final = LANGCHAIN._replace(note="in LangChain; else the same model in your own code")
 LLAMA_INDEX: Final = Adapter(
-    'Settings.embed_model = HuggingFaceEmbedding(model_name="{name}")',
+    "Settings.embed_model = HuggingFaceEmbedding(model_name={name})",
     "Settings.embed_model = CDEEmbedding.load({arguments})",
     "model_name",
     "llama_index.embeddings.cde",
@@ -55,7 +56,7 @@ LLAMA_INDEX: Final = Adapter(
 
 
 CHROMA: Final = Adapter(
-    'embedding_function=SentenceTransformerEmbeddingFunction(model_name="{name}")',
+    "embedding_function=SentenceTransformerEmbeddingFunction(model_name={name})",
     "client.get_collection(…, embedding_function=CDEFunction.load({arguments}))",
     "model",
     "cde_rag.adoption.chroma_function",
@@ -71,15 +72,20 @@ def model_line(embedder: Embedder, context: Path, adapter: Adapter, rest: str = 
         adapter: Lines of its framework.
         rest: Settings that change with it, for the comment.
     """
-    identity, arguments = embedder.context.identity, f'"{context}"'
+    identity, arguments = embedder.context.identity, _quoted(str(context))
     served = identity.pooling == FUNCTION
     if not served and plain_name(embedder) is not None:
-        return _commented(adapter.native.format(name=common_name(identity.name)), adapter.note, rest)
+        return _commented(adapter.native.format(name=_quoted(common_name(identity.name))), adapter.note, rest)
     note = f"from {adapter.origin}"
     if served:
-        arguments += f', {adapter.model}="ADDRESS#{identity.name}"'
+        arguments += f", {adapter.model}={_quoted(f'ADDRESS#{identity.name}')}"
         note += f"; ADDRESS of the API, or openai:{identity.name}; or your own class for {identity.name}"
     return _commented(adapter.ours.format(arguments=arguments), note, rest)
+
+
+def _quoted(text: str) -> str:
+    """Return a string of Python in double quotes; JSON escapes backslashes of Windows and quotes as Python does."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _commented(line: str, *notes: str) -> str:

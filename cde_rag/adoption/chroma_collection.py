@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.adoption.application_lines import ANY, CHROMA, LLAMA_INDEX, model_line, plain_name
-from cde_rag.adoption.chroma_function import FUNCTION, CDEFunction, config_of
+from cde_rag.adoption.chroma_function import CDEFunction, config_of, name_of
 from cde_rag.adoption.llamaindex_nodes import NODE, embedded_text
 from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow
 from cde_rag.adoption.positions import drawn, stored
@@ -454,7 +454,7 @@ def _function_of(embedder: Embedder) -> dict[str, Any]:
     """Return the configuration of an embedding function that makes an embedder's vectors: Chroma's own, or ours."""
     name = plain_name(embedder)
     if name is None:
-        return {"name": FUNCTION, "config": config_of(embedder)}
+        return {"name": name_of(embedder.fingerprint), "config": config_of(embedder)}
     config: dict[str, Any] = {"model_name": name, "device": "cpu", "normalize_embeddings": True, "kwargs": {}}
     return {"name": "sentence_transformer", "config": config}
 

@@ -6,11 +6,12 @@
     papers = client.get_or_create_collection("papers", embedding_function=function)
     papers.query(query_texts=["late interaction"])
 
-A collection keeps the name of its function, and Chroma refuses functions of other names. So a program that goes on with
-the function of the old model, or with none, gets an error, not wrong hits.
+A collection keeps the name of its function, which has the space of the vectors in it, and Chroma refuses functions of
+other names. So a program that goes on with the function of the old model or of another Context, or with none, gets an
+error, not wrong hits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,16 @@ from cde_rag.errors import ContextMissingError, require
 if TYPE_CHECKING:
     from cde_rag.embedders.contextual import AnyModel
 
-FUNCTION: Final = "cde_rag"  # name in the configuration of a collection
+_CLASS: Final = "cde_rag"  # name of the class, and the begin of those of functions
+_DIGITS: Final = 16  # of a fingerprint
+
+
+class _Name:
+    """Name of a function in configurations, of which Chroma reads the class's, too."""
+
+    def __get__(self, function: "CDEFunction | None", owner: type["CDEFunction"]) -> Callable[[], str]:
+        config = {} if function is None else function.get_config()
+        return lambda: name_of(config["fingerprint"]) if "fingerprint" in config else _CLASS
 
 
 class CDEFunction:
@@ -35,14 +45,20 @@ class CDEFunction:
         embedder: Embedder of the collection's vectors; None for a function that a program did not name, which Chroma
             makes of the configuration, and which embeds nothing.
 
+    Attributes:
+        name: Returns the name in configurations; Chroma compares nothing else.
+
     Raises:
         MissingExtraError: Chroma is not installed.
     """
 
+    name = _Name()
+
     def __init__(self, embedder: Embedder | None) -> None:
         self._embedder = embedder
+        self._config: dict[str, Any] = {} if embedder is None else config_of(embedder)
         functions: Any = require("chromadb.utils.embedding_functions", "chroma")
-        functions.known_embedding_functions[FUNCTION] = CDEFunction  # else Chroma warns in each write
+        functions.known_embedding_functions[self.name()] = CDEFunction  # else Chroma warns in each write
 
     @classmethod
     def load(cls, path: str | Path, *, model: "AnyModel | None" = None) -> "CDEFunction":
@@ -69,11 +85,6 @@ class CDEFunction:
         return list(self._named().embed_queries(input))
 
     @staticmethod
-    def name() -> str:
-        """Return the name in configurations."""
-        return FUNCTION
-
-    @staticmethod
     def is_legacy() -> bool:
         """Return False: the name is written into configurations."""
         return False
@@ -88,13 +99,14 @@ class CDEFunction:
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration that is written: the model's name and the fingerprint, but no address."""
-        return {} if self._embedder is None else config_of(self._embedder)
+        return dict(self._config)
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> "CDEFunction":
         """Return a function that embeds nothing: the Context is in a file, which the program names."""
-        del config
-        return CDEFunction(None)
+        made = CDEFunction(None)
+        made._config = dict(config)
+        return made
 
     @staticmethod
     def validate_config(config: Mapping[str, Any]) -> None:
@@ -117,6 +129,11 @@ class CDEFunction:
                 "get_or_create_collection: embedding_function=CDEFunction.load(…), as cde-rag reembed printed it."
             )
         return self._embedder
+
+
+def name_of(fingerprint: str) -> str:
+    """Return the name of the function of a space in configurations."""
+    return f"{_CLASS}-{fingerprint[:_DIGITS]}"
 
 
 def config_of(embedder: Embedder) -> dict[str, Any]:

@@ -132,8 +132,7 @@ def unread_advice(unread: Unread, model: str) -> str:
         return ""
     found = (
         f"{unread.texts} of {unread.of} sampled texts are longer than the {unread.limit} tokens that "
-        f"{common_name(model)} reads: "
-        f"{unread.share:.1%} of their tokens would not be read, and so not be found."
+        f"{common_name(model)} reads: {unread.share:.1%} of the sample's tokens would not be read, and so not be found."
     )
     if not unread.is_much:
         return found

@@ -1,5 +1,6 @@
 """The commands reembed and release, and the rollback of a move."""
 
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -118,7 +119,8 @@ def reembed(
         if is_against and not yes:
             typer.echo("Nothing was written. With --yes the vectors are moved all the same.", err=True)
             raise typer.Exit(1)
-        _run(move, embedder, confirmed=yes, progress=progress, as_json=as_json)
+        same = _as_given(move, text=text, vector=vector, journal=journal)
+        _run(move, embedder, same, confirmed=yes, progress=progress, as_json=as_json)
 
 
 def release(
@@ -174,7 +176,23 @@ def rollback_move(
         )
 
 
-def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress: bool | None, as_json: bool) -> None:
+def _as_given(move: "Reembedding", *, text: str | None, vector: str | None, journal: Path | None) -> str:
+    """Return the arguments by which rollback and release find a move; `TARGET` for one that messages do not show."""
+    target = move.source.target
+    given = {"--text": text, "--vector": vector, "--journal": None if journal is None else str(journal)}
+    options = [part for name, value in given.items() if value is not None for part in (name, value)]
+    return shlex.join(["TARGET" if "…" in target else target, *options])
+
+
+def _run(
+    move: "Reembedding",
+    embedder: "Embedder",
+    same: str,
+    *,
+    confirmed: bool,
+    progress: bool | None,
+    as_json: bool,
+) -> None:
     """Copy, and switch if that is confirmed; catch up if it was."""
     state, shown = move.state, dict[str, Any]()
     is_before = state is None or state.step in ("copying", "returning", "returned")
@@ -206,8 +224,8 @@ def _run(move: "Reembedding", embedder: "Embedder", *, confirmed: bool, progress
         printable(
             f"The new vectors are in use{_gap(switched)}.{_brought(switched)} The application needs this from now on:\n"
             f"  {line}\n"
-            f"Back to the old vectors: cde-rag rollback {move.source.target}\n"
-            f"When all its programs are restarted, delete them: cde-rag release {move.source.target}"
+            f"Back to the old vectors: cde-rag rollback {same}\n"
+            f"When all its programs are restarted, delete them: cde-rag release {same}"
         )
     )
 

@@ -22,6 +22,10 @@ _NUMBER: Final = re.compile(r"\d+")
 _PAGE_NUMBER: Final = re.compile(
     r"[-\u2013|\s]*(?:(?:page|seite|p\.|s\.)\s*)?\d+(?:\s*(?:/|of|von|de|sur)\s*\d+)?[-\u2013|\s]*", re.IGNORECASE
 )
+_PAGE_WORD: Final = re.compile(r"\b(?:page|seite|p\.|s\.)\s*\Z", re.IGNORECASE)
+_CODE: Final = re.compile(r"\w[_(]\w?|[=<>{}]")  # a word of code
+_MOST_CODE: Final = 0.2  # of the words of a line of prose
+_LONGEST_WORD: Final = 100  # characters that a hyphen divides
 _WORD: Final = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 _BROKEN: Final = re.compile(r"(?P<word>[^\W_]+(?:-[^\W_]+)*)(?P<hyphen>[-\u2010\u00ad])\Z")
 _BEGIN: Final = re.compile(r"[\"'(\[\u201c\u2018\u00ab]{,2}\w")  # no mark of a list, no row of a table
@@ -97,7 +101,7 @@ def _without_repeated(blocks: Sequence[list[_Line]], pages: int) -> Iterator[lis
 
     A header or footer is a line near the head or foot of at least half of the pages; a number in it may count them.
     """
-    heads, feet, lost = list[int](), list[int](), set[int]()  # of numbers of blocks
+    heads, feet, lost, first = list[int](), list[int](), set[int](), set[int]()  # of numbers of blocks
     for _, found in groupby(range(len(blocks)), key=lambda number: blocks[number][0].page):
         page = list(found)
         heads += takewhile(lambda number: _is_short(blocks[number]), page[:_EDGE])
@@ -110,7 +114,10 @@ def _without_repeated(blocks: Sequence[list[_Line]], pages: int) -> Iterator[lis
             repeated = {kind for kind in each if counts[kind] >= max(2, (pages - 1) / 2)}
             if repeated & kept or (repeated and _PAGE_NUMBER.fullmatch(blocks[number][0].text)):
                 lost.add(number)
+            elif repeated - kept and edge is heads:
+                first.add(number)
             kept |= repeated
+    lost -= first  # a page of few lines has its head at its foot, too
     return (block for number, block in enumerate(blocks) if number not in lost)
 
 
@@ -126,7 +133,10 @@ def _kinds(line: _Line) -> Iterator[str]:
         if len(_WORD.findall(text)) < _WORDS:
             return
     for found in _NUMBER.finditer(text):
-        yield f"{text[: found.start()]}\0{int(found[0]) - line.page}\0{text[found.end() :]}"
+        before, after = text[: found.start()], text[found.end() :]
+        if _WORD.search(before) and _WORD.search(after) and not _PAGE_WORD.search(before):
+            continue  # "Week 3 of the course" may be a heading, "Page 3 of 10" is none
+        yield f"{before}\0{int(found[0]) - line.page}\0{after}"
 
 
 def _continued(blocks: Iterable[list[_Line]]) -> Iterator[list[_Line]]:
@@ -152,8 +162,9 @@ def _goes_on(line: _Line, following: _Line) -> bool:
 
 
 def _is_prose(line: str) -> bool:
-    letters = sum(map(str.isalpha, line))
-    return len(_WORD.findall(line)) >= _WORDS and letters >= _LETTERS * len("".join(line.split()))
+    letters, parts = sum(map(str.isalpha, line)), line.split()
+    is_code = sum(_CODE.search(part) is not None for part in parts) > _MOST_CODE * len(parts)
+    return len(_WORD.findall(line)) >= _WORDS and letters >= _LETTERS * len("".join(parts)) and not is_code
 
 
 def _paragraph(block: Sequence[_Line], words: set[str]) -> str:
@@ -163,30 +174,38 @@ def _paragraph(block: Sequence[_Line], words: set[str]) -> str:
     soft = [line.goes_on or _is_soft(*two, longest) for line, two in zip(block[1:], pairwise(lines), strict=True)]
     if not any(soft):
         return "\n".join(line.text for line in block)
-    text = lines[0]
+    parts = [lines[0]]
     for line, (before, after), is_soft in zip(lines[1:], pairwise(block), soft, strict=True):
-        text = _joined(text, line, "\f" * (after.page - before.page) or " ", words) if is_soft else f"{text}\n{line}"
-    return text
+        if is_soft:
+            parts[-1:] = _joined(parts[-1], line, "\f" * (after.page - before.page) or " ", words)
+        else:
+            parts += ["\n", after.text.rstrip()]
+    return "".join(parts)
 
 
 def _is_soft(line: str, following: str, longest: int) -> bool:
     """Return True if a sentence goes on in the next line of a block, whose longest line has so many characters."""
     if _BEGIN.match(following) is None or _ITEM.match(following):
         return False
-    if _BROKEN.search(line) and following[0].islower():
+    if _broken(line) is not None and following[0].islower():
         return True
     full = len(line) + 1 + len(following.split(maxsplit=1)[0]) > _FULL * longest
     return full and longest >= _NARROWEST and _is_prose(line)
 
 
-def _joined(text: str, line: str, space: str, words: set[str]) -> str:
-    """Return a text and its next line, with `space` between them, or after the word that a hyphen divides there."""
-    broken, begin = _BROKEN.search(text), _WORD.match(line)
+def _broken(line: str) -> re.Match[str] | None:
+    """Return the word that a hyphen divides at the end of a line."""
+    return _BROKEN.search(line[-_LONGEST_WORD:])
+
+
+def _joined(last: str, line: str, space: str, words: set[str]) -> list[str]:
+    """Return parts of a text, of the last line and the next one, with `space` between, or after a divided word."""
+    broken, begin = _broken(last), _WORD.match(line)
     if broken is None or begin is None or begin[0] in _SUSPENDING:
-        return f"{text}{space}{line}"
+        return [last, line] if last.endswith("\f") else [last, space, line]
     left, right = broken["word"].lower(), begin[0].lower()
     is_compound = f"{left}-{right}" in words and f"{left}{right}" not in words
     if broken["hyphen"] == "\u00ad" or (left[-1].isalpha() and begin[0].islower() and not is_compound):
-        text = text[:-1]
+        last = last[:-1]
     rest, _, others = line.partition(" ")
-    return f"{text}{rest}{space if others or space != ' ' else ''}{others}"
+    return [f"{last}{rest}", space, others] if others else [f"{last}{rest}{space.strip(' ')}"]

@@ -93,6 +93,12 @@ def test_a_line_loads_the_model(tmp_path: Path, prefixed: ContextualEmbedder):
     assert made.get_config()["fingerprint"] == prefixed.fingerprint
 
 
+def test_a_line_is_python_for_any_path(prefixed: ContextualEmbedder):
+    for path in (r"C:\new\table\a.ctx", 'the "new" one/a.ctx', "größer/a {b}.ctx"):
+        code = model_line(prefixed, Path(path), LANGCHAIN).removeprefix("embeddings = CDEEmbeddings.load")
+        assert eval(code) == path
+
+
 def test_a_model_of_an_api_is_named_by_its_address(tmp_path: Path):
     """A Context has no address: the line of a file alone would not load."""
     served = stub("nomic-embed-text", 16)

@@ -129,7 +129,9 @@ def test_a_vector_is_named_on_the_way_back_too(tmp_path: Path, model_folder: Pat
     chosen = ("--vector", "text")
     done = json.loads(run("reembed", target, *chosen, "--model", model_folder, "--yes", "--json").stdout)
     assert 'collection_name="papers-cde"' in done["line"]
+    told = run("reembed", target, *chosen, "--model", model_folder, "--yes").stdout
     for command in ("rollback", "release"):
+        assert f"cde-rag {command} '{target}' --vector text\n" in told
         assert "Give --vector NAME" in run(command, target, code=1).stderr
         run(command, target, *chosen)
     client = QdrantClient(path=str(tmp_path / "data"))
