@@ -199,7 +199,7 @@ def test_a_folder_that_is_not_there_is_not_made(kind: str, tmp_path: Path):
 def test_a_folder_of_something_else_is_told(kind: str, tmp_path: Path):
     for name in ("meta.json", "chroma.sqlite3", "papers.lance"):
         (tmp_path / name).write_text("no database")
-    with pytest.raises(StoreError, match="not readable|not a database"), source_of(f"{kind}:{tmp_path}#papers"):
+    with pytest.raises(StoreError, match=r"not readable|not a database"), source_of(f"{kind}:{tmp_path}#papers"):
         pass
 
 

@@ -95,6 +95,12 @@ def test_what_is_no_paragraph_keeps_its_lines():
     )
 
 
+def test_chinese_lines_are_joined_without_spaces():
+    long = "服务器在每天夜里检查一次，管理员可以关闭检查，所有用户会收到通知，数据不会丢失，"
+    lines = [long, long, "然后结束。"]
+    assert paragraphs_of(["\n".join(lines)]) == "".join(lines)
+
+
 def test_headings_that_are_numbered_are_no_headers():
     pages = [
         f"Exercise {n}\n\nCount to {n * n} and back, and say how long it took you to do it.\n\n{n}" for n in (1, 2, 3)

@@ -31,6 +31,7 @@ _BROKEN: Final = re.compile(r"(?P<word>[^\W_]+(?:-[^\W_]+)*)(?P<hyphen>[-\u2010\
 _BEGIN: Final = re.compile(r"[\"'(\[\u201c\u2018\u00ab]{,2}\w")  # no mark of a list, no row of a table
 _ITEM: Final = re.compile(r"(?:\d{1,3}|[A-Za-z])[.)]\s")
 _SENTENCE_END: Final = re.compile(r"[.!?:\u2026][\"')\]\u201d\u2019\u00bb]*\Z")
+_SPACELESS: Final = re.compile(r"[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f\uff00-\uff60]")  # Chinese, Japanese, Thai
 _SUSPENDING: Final = frozenset({"and", "or", "to", "und", "oder", "bis", "et", "ou"})  # after "short-" in "short- and"
 
 
@@ -202,7 +203,8 @@ def _joined(last: str, line: str, space: str, words: set[str]) -> list[str]:
     """Return parts of a text, of the last line and the next one, with `space` between, or after a divided word."""
     broken, begin = _broken(last), _WORD.match(line)
     if broken is None or begin is None or begin[0] in _SUSPENDING:
-        return [last, line] if last.endswith("\f") else [last, space, line]
+        is_spaceless = space == " " and all(map(_SPACELESS.match, (last[-1:], line[:1])))
+        return [last, line] if is_spaceless or last.endswith("\f") else [last, space, line]
     left, right = broken["word"].lower(), begin[0].lower()
     is_compound = f"{left}-{right}" in words and f"{left}{right}" not in words
     if broken["hyphen"] == "\u00ad" or (left[-1].isalpha() and begin[0].islower() and not is_compound):

@@ -278,7 +278,8 @@ def test_a_load_hashes_the_weights_once(folders, monkeypatch, runtime: str):
 def test_slow_calls_are_made_twice(monkeypatch):
     """A published model takes seconds for a call, so that the first one counts."""
     now, calls = [0.0], [0]
-    monkeypatch.setattr(runtime_choice, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0]))
+    clocks = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0])
+    monkeypatch.setattr(runtime_choice, "time", clocks)
     monkeypatch.setattr(runtime_choice, "candidates", lambda: [("torch", "float32")])
 
     def work() -> np.ndarray:
