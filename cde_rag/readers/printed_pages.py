@@ -31,7 +31,7 @@ _BROKEN: Final = re.compile(r"(?P<word>[^\W_]+(?:-[^\W_]+)*)(?P<hyphen>[-\u2010\
 _BEGIN: Final = re.compile(r"[\"'(\[\u201c\u2018\u00ab]{,2}\w")  # no mark of a list, no row of a table
 _ITEM: Final = re.compile(r"(?:\d{1,3}|[A-Za-z])[.)]\s")
 _SENTENCE_END: Final = re.compile(r"[.!?:\u2026][\"')\]\u201d\u2019\u00bb]*\Z")
-_SPACELESS: Final = re.compile(r"[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f\uff00-\uff60]")  # Chinese, Japanese, Thai
+_SPACELESS: Final = re.compile(r"[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f\uff00-\uff60]")  # as in Chinese
 _SUSPENDING: Final = frozenset({"and", "or", "to", "und", "oder", "bis", "et", "ou"})  # after "short-" in "short- and"
 
 
