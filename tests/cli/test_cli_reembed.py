@@ -73,7 +73,7 @@ def test_texts_that_the_model_does_not_read_stop_a_move_until_it_is_confirmed(tm
     run("reembed", *named, "--dry-run", "--yes")
     done = run("reembed", *named, "--yes")
     assert "3 of which are longer than the model reads" in done.stderr
-    assert f"cde-rag rollback {app.target}" in done.stdout
+    assert f"cde-rag rollback '{app.target}#default'" in done.stdout
     assert "CDEEmbedding.load" in done.stdout
 
 

@@ -329,8 +329,8 @@ def test_models_are_compared_on_the_same_queries(folders: list[Path], tiny_model
         "minilm",
         "own_hybrid",
         "own --model plain",
-        "parents --model plain",
         "own_hybrid --model plain",
+        "parents --model plain",
     )
     compared = found.to_json()["comparison"]
     assert compared["reference"] == "minilm"

@@ -80,7 +80,7 @@ def test_without_a_context_it_says_where_to_find_one(client: QdrantClient, fresh
     client.delete_collection("essays__cde_contexts")
     shutil.rmtree(cache_folder)
     index = VectorStoreIndex.from_vector_store(store(client, kept.vector_name), embed_model=fresh())
-    with pytest.raises(ContextMissingError, match="from_vector_store"):
+    with pytest.raises(ContextMissingError, match="from_qdrant"):
         index.as_retriever().retrieve("money")
     with pytest.raises(ContextMissingError, match="essays__cde_contexts"):
         CDEEmbedding.from_qdrant(QdrantClient(":memory:"), "essays")
