@@ -9,7 +9,7 @@ compare with the filled collection: NDCG@10 of sets, MRR@10 of questions, which 
 of this machine: on another one, compare the vectors made. On a busy machine --cpu-seconds lets budgets and times be
 those of the processor, all threads together.
 
-Run with: python lab/benchmarks/pending.py FOLDER… [--passages 2000] [--queries 60] [--output F.csv] [--plot F.svg]
+Run with: python -m lab.benchmarks.pending FOLDER… [--passages 2000] [--queries 60] [--output F.csv] [--plot F.svg]
 """
 
 import argparse
