@@ -207,6 +207,8 @@ def print_way(
         moved: Commands by the options of further indexes of a collection.
         plain: Options of the systems of plain models, whose siblings have no weight in a command's index.
     """
+    from cde_rag.evaluation.parents import SIBLINGS_SHARE
+
     if not found.advice or not found.is_enough:
         return
     system, _, options = found.taken.partition(" ")
@@ -220,7 +222,9 @@ def print_way(
         typer.echo(f"{found.taken}: in Python, a collection with {in_python[kind]}")
         return
     if kind == "parents" and options in plain:
-        typer.echo(f"{found.taken}: in Python, a collection with ArithmeticEmbedder, weight=0.3, and a parent_key")
+        typer.echo(
+            f"{found.taken}: in Python, a collection with ArithmeticEmbedder, weight={SIBLINGS_SHARE}, and a parent_key"
+        )
         return
     by = {"bm25": "bm25", "index": ""}.get(system, "" if system.endswith("_hybrid") else "vectors")
     words = moved.get(options) or " ".join(filter(None, (made, of_kind.get(kind), options or first)))

@@ -1,4 +1,4 @@
-"""What the calibrated scale of hybrid scores loses and refuses, on complete folders with questions in users' words.
+"""Answers that the calibrated scale of hybrid scores loses, and queries that it refuses, on complete folders.
 
 Each folder is indexed as `cde-rag index` does. Its own questions are asked, those of the other folders, and letters.
 Run as a module, from the root of a clone: python -m lab.benchmarks.score_floor FOLDER… (those of `cde-rag evaluate`).

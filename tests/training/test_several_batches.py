@@ -77,7 +77,7 @@ def test_every_batch_is_seen_once(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("per_update", [1, 3])
 def test_random_documents_in_place_of_hard_negatives_are_logged(tmp_path, per_update):
-    """Of all batches of an update, also where the last one's pairs have no hard negatives at all."""
+    """The log counts those of all batches of an update, also where the last one's pairs have none at all."""
     pairs = stub_pairs(96)
     for number in range(0, 96, 5):
         if pairs[number].source == "docs":

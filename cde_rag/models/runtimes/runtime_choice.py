@@ -345,25 +345,22 @@ def _seconds(work: Callable[[], _Result]) -> tuple[float, float, _Result]:
 
     The first call is counted only if it is slow; then there is one more.
     """
-    times: list[float] = []
-    processor = time.process_time()
-    first, result = _timed(work)
-    if first > SLOW:
-        times.append(first)
-    else:
-        processor = time.process_time()
+    seconds, processor, result = _timed(work)
+    is_slow = seconds > SLOW
+    calls = [(seconds, processor)] if is_slow else []
     end = time.perf_counter() + SECONDS / 2
-    while len(times) < (2 if first > SLOW else CALLS) or time.perf_counter() < end:
-        times.append(_timed(work)[0])
-    processor = time.process_time() - processor
-    waited = sum(times) / processor if processor else 1.0  # another process that never rests leaves times alike
+    while len(calls) < (2 if is_slow else CALLS) or time.perf_counter() < end:
+        calls.append(_timed(work)[:2])
+    times, of_processor = zip(*calls, strict=True)
+    waited = sum(times) / (sum(of_processor) or sum(times))  # another process that never rests leaves times alike
     return min(times), max(median(times) / min(times), waited), result
 
 
-def _timed(work: Callable[[], _Result]) -> tuple[float, _Result]:
-    start = time.perf_counter()
+def _timed(work: Callable[[], _Result]) -> tuple[float, float, _Result]:
+    """Return the time of a call, that of the processor, and the call's result."""
+    start, processor = time.perf_counter(), time.process_time()
     result = work()
-    return time.perf_counter() - start, result
+    return time.perf_counter() - start, time.process_time() - processor, result
 
 
 def _gpu() -> bool:
