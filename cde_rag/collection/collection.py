@@ -638,7 +638,7 @@ class Collection(ProcessBound):
     ) -> list[Hit]:
         """Return the `k` best hits for one query.
 
-        While records wait for their vectors (`pending`), "hybrid" makes those of its 50 best hits by words within
+        While records wait for their vectors (`pending`), "hybrid" makes those of its 200 best hits by words within
         `embed_budget_ms`, and the hits, a `Hits`, say how many were not compared.
 
         A ranking by "hybrid" ends after at most 200 hits, the 100 best of either side, whatever `k` and `offset` are.
