@@ -177,6 +177,21 @@ def test_warnings_point_at_the_callers_line(tiny_folder: str):
     assert {warning.filename for warning in told} == {__file__}
 
 
+def test_a_small_context_counts_documents_or_passages_as_they_are(tmp_path: Path, tiny_folder: str):
+    (tmp_path / "notes").mkdir()
+    for number, text in enumerate(TEXTS[:3]):
+        (tmp_path / "notes" / f"{number}.txt").write_text(text)
+    with pytest.warns(SmallContextWarning, match=r"only 3 different documents, .*\.from_corpus\(texts\); or, of a"):
+        Collection.from_texts(TEXTS[:3], store=tmp_path / "texts.faiss", model=tiny_folder)
+    with pytest.warns(SmallContextWarning, match="only 3 different passages, "):
+        notes = Collection.from_files(tmp_path / "notes", store=tmp_path / "notes.faiss", model=tiny_folder)
+    with (
+        notes,
+        pytest.warns(SmallContextWarning, match="only 3 different passages, .* collection\.recontextualize\(\)\.$"),
+    ):
+        notes.recontextualize(seed=1)
+
+
 def test_what_was_embedded_is_written_every_few_seconds_and_never_again(
     tmp_path: Path, tiny_folder: str, monkeypatch: pytest.MonkeyPatch
 ):

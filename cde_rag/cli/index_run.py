@@ -275,7 +275,7 @@ def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store"
 def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
     """Create a collection and count the sources' records; reads them once, before anything is written."""
     from cde_rag import Collection, ContextualEmbedder
-    from cde_rag.embedders.corpus_contexts import first_context
+    from cde_rag.embedders.corpus_contexts import contextual_identity, first_context, sampled
     from cde_rag.field_names import key_of
     from cde_rag.indexing.headers import with_headers
     from cde_rag.records import embedded_text
@@ -285,9 +285,9 @@ def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "t
     if headers:
         records = with_headers(reader, {"headers": headers}, ContextualEmbedder(new, first_context(new)))
     texts = (embedded_text(record) for record in records)
-    embedder = ContextualEmbedder.from_corpus(
-        texts, model=new, context_size=options.context_size, seed=options.seed, windows=options.windows
-    )
+    identity = contextual_identity(new, windows=options.windows or None)
+    context = sampled(new, identity, texts, options.context_size, seed=options.seed, unit="passage")
+    embedder = ContextualEmbedder(new, context)
     for option, key in (("--parent-key", options.parent_key), *(("--headers", header) for header in headers)):
         if key is not None and key_of(key) not in reader.keys:
             found = ", ".join(sorted(reader.keys)) or "none"

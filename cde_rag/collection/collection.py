@@ -284,6 +284,7 @@ class Collection(ProcessBound):
             'Note'
         """
         from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+        from cde_rag.embedders.corpus_contexts import contextual_identity, sampled
 
         if not sources:
             raise TypeError(
@@ -294,7 +295,8 @@ class Collection(ProcessBound):
         reader = RecordReader(*sources, skip_bad="in folders", guess_encoding=True)
         reader.count_with(partial(loaded.count_tokens, windows=False), loaded.identity.max_length)
         sample = (embedded_text(record) for record in reader)
-        embedder = ContextualEmbedder.from_corpus(sample, model=loaded, options=options.of_loaded)
+        context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")
+        embedder = ContextualEmbedder(loaded, context, options=options.of_loaded)
         made = cls.create(place, embedder, parent_key=reader.fields.parent if embedder.max_siblings else None)
         made.add_records(reader, on_progress=on_progress)
         reader.warn_of_unread()

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.contextual import ContextualEmbedder, contextual
-from cde_rag.embedders.corpus_contexts import bare
+from cde_rag.embedders.corpus_contexts import bare, contextual_identity, sampled
 from cde_rag.embedders.plain_embedders import PlainEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import TruncationWarning
@@ -129,7 +129,8 @@ class JudgedIndex:
         own = self.collection
         windows = own.embedder.context.identity.windows and not model.identity.is_plain
         texts = (embedded_text(record) for record in own.scroll())
-        embedder = ContextualEmbedder.from_corpus(texts, model=model, windows=windows)
+        identity = contextual_identity(model, windows=windows or None)
+        embedder = ContextualEmbedder(model, sampled(model, identity, texts, None, seed=0, unit="passage"))
         parent_key = own.parent_key if embedder.max_siblings else None
         made = _copied(own.scroll(), embedder, folder, INDEX, parent_key=parent_key, on_progress=on_progress)
         return replace(self, collection=made, name=name, is_kept=False)

@@ -43,8 +43,9 @@ def contents(path: Path, model: Path) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_a_context_of_one_passage_is_named_as_one(run, tmp_path: Path):
     (tmp_path / "a.txt").write_text("A text.")
-    for _ in range(2):
+    for time in range(2):
         found = run("index", tmp_path / "a.txt", tmp_path / "p").stderr
+        assert ("The context has only one passage, too few" in found) == (time == 0)
     assert "exists and keeps its context of 1 passage.\n" in found
 
 
@@ -54,7 +55,11 @@ def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
     counts = {"added": 20, "replaced": 0, "updated": 0, "unchanged": 0, "truncated": 1, "skipped": 0, "deleted": 0}
     assert json.loads(first.stdout) == {"documents": 20, **counts}
     assert "Warning: 1 of 20 embedded records exceed the model's limit of 32 tokens" in first.stderr
-    assert "20 different documents" in first.stderr  # fewer than a context wants
+    assert (
+        "Warning: The context has only 20 different passages, too few to show the common features of a corpus. Once "
+        "there are 64, move to a new one: cde-rag recontextualize COLLECTION, or in Python "
+        "collection.recontextualize()."
+    ) in first.stderr
     again = run(*command)
     assert json.loads(again.stdout) == {"documents": 20, **counts, "added": 0, "unchanged": 20, "truncated": 0}
     assert "keeps its context of 20 passages" in again.stderr
