@@ -187,7 +187,7 @@ def test_a_small_context_counts_documents_or_passages_as_they_are(tmp_path: Path
         notes = Collection.from_files(tmp_path / "notes", store=tmp_path / "notes.faiss", model=tiny_folder)
     with (
         notes,
-        pytest.warns(SmallContextWarning, match="only 3 different passages, .* collection\.recontextualize\(\)\.$"),
+        pytest.warns(SmallContextWarning, match=r"only 3 different passages, .* collection\.recontextualize\(\)\.$"),
     ):
         notes.recontextualize(seed=1)
 
