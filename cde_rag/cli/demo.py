@@ -16,13 +16,12 @@ from cde_rag.cli.output import (
     JsonOption,
     ProgressOption,
     hits_json,
-    in_passages,
     one_line,
     print_hits,
     print_json,
     progress_bar,
 )
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, counted
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -186,7 +185,7 @@ class DemoAnswers:
         """Return the scores of all systems as a table, with the gains of the index."""
         pages = len({passage.page for passage in self.data.passages})
         width = max(len(NAMES[system]) for system in self.rankings)
-        counts = f"{pages} pages, {in_passages(len(self.data.passages))}"
+        counts = f"{pages} pages, {counted(len(self.data.passages), 'passage')}"
         lines = [
             f"The documentation of cde-rag: {counts}; {len(self.data.questions)} questions in users' words.",
             "",

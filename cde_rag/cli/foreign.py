@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.errors import ContextMissingError, ModelError
+from cde_rag.errors import ContextMissingError, ModelError, counted
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -75,7 +75,9 @@ def open_foreign(
     with source_of(target, text=text, vector=vector) as source:
         opened = foreign_collection(source, _made_by(source, model), target, text=text, vector=vector)
         if lost := source.count() - opened.store.count():
-            typer.echo(f"{lost:,} rows without a text or with a vector of another length are not searched.", err=True)
+            typer.echo(
+                f"Not searched: {counted(lost, 'row')} without a text or with a vector of another length.", err=True
+            )
     return opened
 
 

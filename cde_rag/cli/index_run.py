@@ -20,8 +20,8 @@ from cde_rag.cli.index_report import (
     searchable,
     warn_of_language,
 )
-from cde_rag.cli.output import INTERRUPTED, in_passages, print_json, printable, progress_bar, shown_place, updating
-from cde_rag.errors import CDEError, CorpusError, StoreError
+from cde_rag.cli.output import INTERRUPTED, print_json, printable, progress_bar, shown_place, updating
+from cde_rag.errors import CDEError, CorpusError, StoreError, counted
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection, When
@@ -217,7 +217,9 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     opened.prepare_reader(reader)
     size = corpus_size(opened.embedder.context)
     kept = (
-        f"exists and keeps its context of {in_passages(size)}" if size else "has no context; recontextualize makes one"
+        f"exists and keeps its context of {counted(size, 'passage')}"
+        if size
+        else "has no context; recontextualize makes one"
     )
     typer.echo(f"{shown_place(options.path)} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
@@ -463,4 +465,4 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
     else:
         counts = {**asdict(indexed.report), "buckets": indexed.buckets, "reused": indexed.reused}
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        typer.echo(f"{shown_place(path)}: {in_passages(indexed.documents)} ({found})")
+        typer.echo(f"{shown_place(path)}: {counted(indexed.documents, 'passage')} ({found})")

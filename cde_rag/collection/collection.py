@@ -24,7 +24,7 @@ from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, StoreError, warn_of_old_name
+from cde_rag.errors import ContextMismatchError, StoreError, counted, warn_of_old_name
 from cde_rag.indexing import recontextualization
 from cde_rag.indexing.audit import SAMPLE, Audit, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
@@ -553,7 +553,7 @@ class Collection(ProcessBound):
             raise StoreError("Expected documents, found an empty collection: there is nothing to calibrate on.")
         if pending := self.pending:
             raise StoreError(
-                f"Expected vectors, found {pending} records that wait for theirs. Call embed_pending() first."
+                f"Expected vectors of all records, found {counted(pending, 'record')} without. Call embed_pending() first."
             )
         made = self._active.use(lambda embedder: calibrate(self.store, embedder))
         self._settings = self.store.manifest().settings
