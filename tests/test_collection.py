@@ -273,7 +273,7 @@ def test_what_was_there_before_does_not_count_as_embedded(papers: Collection):
 
 
 def test_equal_texts_with_other_metadata_are_told(papers: Collection):
-    with small_chunks(), pytest.warns(CDEWarning, match="2 records of this call have the id of an earlier one"):
+    with small_chunks(), pytest.warns(CDEWarning, match="Found 2 records with the id of an earlier one of this call"):
         report = papers.add([*"abcdefab"], metadata=[{"page": page} for page in range(8)])
     assert (report.added, report.updated) == (6, 2)
     assert [record.metadata["page"] for record in papers.scroll()] == [6, 7, 2, 3, 4, 5]

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -79,7 +80,8 @@ def inspect(
     megabytes = None if size is None else f"{size / 1e6:,.1f} MB"
     print_fields(fields | {"disk_bytes": megabytes, "reading": inspection.reading.described})
     if inspection.newer_defaults:
-        typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}", err=True)
+        of_tenant = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
+        typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}{of_tenant}", err=True)
     for one in erasures:
         kept = "" if one["active"] else ", kept next to the active one,"
         found = f"holds {one['gone']} of {one['context_size']} passages that are not in the collection any more"

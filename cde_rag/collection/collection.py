@@ -553,7 +553,8 @@ class Collection(ProcessBound):
             raise StoreError("Expected documents, found an empty collection: there is nothing to calibrate on.")
         if pending := self.pending:
             raise StoreError(
-                f"Expected vectors of all records, found {counted(pending, 'record')} without. Call embed_pending() first."
+                f"Expected vectors of all records, found {counted(pending, 'record')} without. Call embed_pending() "
+                "first."
             )
         made = self._active.use(lambda embedder: calibrate(self.store, embedder))
         self._settings = self.store.manifest().settings

@@ -534,25 +534,30 @@ def test_a_collection_of_a_function_says_what_works_without_it(tmp_path: Path):
     assert "no word of the query is in any passage" in missing.stderr
 
 
-def test_upgrade_adopts_what_inspect_names(run, tmp_path: Path):
+@pytest.mark.parametrize("tenant", [(), ("--tenant", "acme & sons")])
+def test_upgrade_adopts_what_inspect_names(run, tmp_path: Path, tenant: tuple[str, ...]):
     (tmp_path / "docs").mkdir()
     for n in range(70):
         (tmp_path / "docs" / f"{n}.md").write_text(f"## Part\n\n{WORDS[n % 9]} {WORDS[n // 9]} delta {n}")
     old = tmp_path / "old.faiss"
-    run("index", tmp_path / "docs", old, "--context-size", 8, "--no-progress")
-    store = FaissStore(old)
+    run("index", tmp_path / "docs", old, *(tenant or ("--context-size", "8")), "--no-progress")
+    store = existing(str(old), tenant[1]) if tenant else FaissStore(old)
     settings = dict(store.manifest().settings)
     store.write(
         lambda state: state._session.put_settings(
             {key: settings[key] for key in settings.keys() - {CALIBRATION, "reading"}}
         )
     )
-    named = json.loads(run("inspect", old, "--json").stdout)["newer_defaults"]
+    named = json.loads(run("inspect", old, *tenant, "--json").stdout)["newer_defaults"]
     assert [name.partition(" ")[0] for name in named] == ["passages", "a", "hybrid"]
-    run("upgrade", old, "--no-progress")
-    assert json.loads(run("inspect", old, "--json").stdout)["newer_defaults"] == []
+    shown = run("inspect", old, *tenant).stderr.splitlines()[-1]
+    assert shown == f"To adopt the newer defaults: {shlex.join(['cde-rag', 'upgrade', str(old), *tenant])}"
+    run(*shlex.split(shown)[6:], "--no-progress")
+    (backup,) = tmp_path.glob("*.before-upgrade")
+    assert read_manifest(backup).settings.get("tenant") == (tenant[1] if tenant else None)
+    assert json.loads(run("inspect", old, *tenant, "--json").stdout)["newer_defaults"] == []
     manifest = store.manifest()
     assert (known := calibration_of(manifest.settings, manifest.fingerprint)) is not None
     assert known.records == 70
-    assert "has the newest defaults" in run("upgrade", old).stderr
+    assert "has the newest defaults" in run("upgrade", old, *tenant).stderr
     store.close()

@@ -141,8 +141,7 @@ def adapt(
         raise typer.BadParameter("it names a model of an address: give --llm, too", param_hint="--llm-model")
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
-    changes = {"characters": max_characters, "code": code}
-    reading = NEWEST.with_changes({name: value for name, value in changes.items() if value is not None})
+    reading = NEWEST.with_changes({"characters": max_characters, "code": code})
     reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, reading=reading)
     shown = sys.stderr.isatty() if progress is None else progress
     with _resumable(output):
