@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from cde_rag import Collection, FunctionEmbedder
 from cde_rag import records as intake
 from cde_rag.cli import app
+from cde_rag.cli.collections import existing
 from cde_rag.cli.output import explain_no_hits, print_hits
 from cde_rag.errors import ContextMismatchError
 from cde_rag.records import Hit
@@ -554,7 +556,8 @@ def test_upgrade_adopts_what_inspect_names(run, tmp_path: Path, tenant: tuple[st
     assert shown == f"To adopt the newer defaults: {shlex.join(['cde-rag', 'upgrade', str(old), *tenant])}"
     run(*shlex.split(shown)[6:], "--no-progress")
     (backup,) = tmp_path.glob("*.before-upgrade")
-    assert read_manifest(backup).settings.get("tenant") == (tenant[1] if tenant else None)
+    kept = json.loads((backup / "backup.json").read_text())["settings"]
+    assert kept.get("tenant") == (tenant[1] if tenant else None)
     assert json.loads(run("inspect", old, *tenant, "--json").stdout)["newer_defaults"] == []
     manifest = store.manifest()
     assert (known := calibration_of(manifest.settings, manifest.fingerprint)) is not None
