@@ -43,6 +43,8 @@ def api_model(
 ) -> FunctionModel:
     """Make the model of a client; other arguments and errors as in `openai_embedder`."""
     check_positive(mini_batch_size, "mini_batch_size")
+    if dimensions is not None:
+        check_positive(dimensions, "dimensions")
     openai: Any = require("openai", "openai")
     asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
     if dimensions is not None:
