@@ -193,7 +193,7 @@ def test_adding_twice_is_adding_once(papers: Collection):
 
 
 def test_default_ids_tell_texts_titles_and_parents_apart(papers: Collection):
-    with pytest.warns(CDEWarning, match="1 records of this call"):
+    with pytest.warns(CDEWarning, match="Found 1 record with the id of an earlier one of this call"):
         papers.add([*["same"] * 4], titles=["", "T", "", ""], metadata=[{}, {}, {"parent": 1}, {"n": 1}])
     assert papers.count() == 3
     assert papers.add(["other"]).added == 1
@@ -646,7 +646,7 @@ def test_empty_id_is_not_made_up_for(papers: Collection):
 
 def test_id_that_comes_twice_with_the_same_text(papers: Collection):
     records = [Record("1", "text", "", {"n": 1}), Record("1", "text", "", {"n": 1}), Record("1", "text", "", {"n": 2})]
-    with pytest.warns(CDEWarning, match="1 records of this call"):
+    with pytest.warns(CDEWarning, match="Found 1 record with the id of an earlier one of this call"):
         assert papers.add_records(records) == AddReport(added=1, unchanged=1, updated=1)
     assert papers.get(["1"])[0].metadata == {"n": 2}
 
