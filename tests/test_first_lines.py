@@ -13,7 +13,7 @@ from intact import damages
 from tiny import WORDS
 
 from cde_rag import Collection, ContextualEmbedder
-from cde_rag.errors import CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning
+from cde_rag.errors import CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning, counted
 from cde_rag.indexing import upsert
 from cde_rag.records import Record, chunks
 from cde_rag.search.searcher import fields_of
@@ -175,6 +175,20 @@ def test_warnings_point_at_the_callers_line(tiny_folder: str):
     with pytest.warns(SmallContextWarning) as told:
         Collection.from_texts(TEXTS, model=tiny_folder)
     assert {warning.filename for warning in told} == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "words"),
+    [
+        (1, "query", "1 query"),
+        (2, "query", "2 queries"),
+        (0, "passage", "0 passages"),
+        (1, "hard negative", "1 hard negative"),
+        (2140, "day", "2,140 days"),
+    ],
+)
+def test_a_number_in_a_message_has_its_noun(number: int, noun: str, words: str):
+    assert counted(number, noun) == words
 
 
 def test_a_small_context_counts_documents_or_passages_as_they_are(tmp_path: Path, tiny_folder: str):
