@@ -21,6 +21,7 @@ from cde_rag.indexing import pending
 from cde_rag.indexing.pending import EmbedReport
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.records import Hits, Record
+from cde_rag.search.retrievers import ON_DEMAND
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -206,14 +207,28 @@ def test_waiting_hits_stand_by_their_words_where_no_vector_is_made(birds: Collec
     assert [hit.id for hit in birds.search("heron", k=60) if hit.id in waiting] == by_words != []
 
 
-def test_the_budget_ends_the_embedding_in_the_order_of_bm25(birds: Collection):
-    birds.add_records(birds_of(60), embed="later")
-    clock = map(float, range(1000))
-    with mock.patch.object(pending.time, "monotonic", side_effect=clock):
-        birds.searcher(embed_budget_ms=3000).search("heron", k=60)
-    best = [hit.text for hit in birds.searcher("bm25").search("heron", k=60)]
-    assert birds.embedder.embedded == best[: len(birds.embedder.embedded)]
-    assert len(birds.embedder.embedded) < len(best)
+@pytest.mark.parametrize("parent_key", [None, "parent"])
+def test_the_budget_ends_the_embedding_in_the_order_of_bm25(tmp_path: Path, parent_key: str | None):
+    """Where passages have siblings, pages come in the order of their best passage, and each at once."""
+    with made(tmp_path / "birds", parent_key=parent_key) as birds:
+        birds.add_records(birds_of(60), embed="later")
+        clock = map(float, range(1000))
+        with mock.patch.object(pending.time, "monotonic", side_effect=clock):
+            birds.searcher(embed_budget_ms=3000).search("heron", k=60)
+        best = birds.searcher("bm25").search("heron", k=60)
+        if parent_key is not None:
+            pages = list(dict.fromkeys(hit.metadata["parent"] for hit in best))
+            best.sort(key=lambda hit: pages.index(hit.metadata["parent"]))
+        embedded = birds.embedder.embedded
+        assert 0 < len(embedded) < len(best)
+        assert embedded == [hit.text for hit in best][: len(embedded)]
+
+
+def test_time_that_is_left_goes_to_hits_far_below_the_first_ones(tmp_path: Path):
+    with made(tmp_path / "birds") as birds:
+        birds.add_records([Record(str(n), f"heron number {n}") for n in range(250)], embed="later")
+        birds.searcher(embed_budget_ms=60_000).search("heron", k=1)
+        assert len(birds.embedder.embedded) == ON_DEMAND
 
 
 def test_vectors_that_cannot_be_written_stay_in_memory_and_rank_alike(tmp_path: Path, birds: Collection):

@@ -36,6 +36,7 @@ _SCALES = {
     "hybrid": "0 to 1, vectors and words together",
 }
 _LABELS = {"documents": "passages", "sources": "documents", "disk_bytes": "size on disk", "changed": "last change"}
+_LABEL_WIDTH = 40  # of the widest label in line with the others
 _LINES = 3  # of a text on a terminal
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
@@ -217,10 +218,11 @@ def print_fields(fields: dict[str, Any]) -> None:
     None and empty lists are printed as a dash.
     """
     labelled = {_LABELS.get(name, name): value for name, value in fields.items()}
-    width = max(map(len, labelled))
+    width = max((len(name) for name in labelled if len(name) <= _LABEL_WIDTH), default=0)  # paths of models are longer
     for name, value in labelled.items():
+        label = name.replace("_", " ") if name.isidentifier() else printable(name)
         shown = "–" if value in (None, ()) else printable(_listed(value))
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")
+        typer.echo(f"{label:<{width}}  {shown}")
 
 
 def _listed(value: object) -> str:

@@ -21,7 +21,7 @@ from cde_rag.indexing.upsert import SMALLEST_PART, Progress, next_part
 from cde_rag.models.model import Embedded
 from cde_rag.models.plain.fixed_texts import PROBES
 from cde_rag.models.refusals import read_in_halves
-from cde_rag.records import Row, embedded_text
+from cde_rag.records import Row, embedded_text, parent_of
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
 
@@ -29,7 +29,8 @@ _ROWS_AT_ONCE: Final = 1024  # that are read with their siblings in one session
 _PASSES: Final = 8  # over records that change while they are embedded
 _KEPT: Final = 4096  # vectors of a search that are kept where they cannot be written: 6 MB of 384 dimensions
 _FIRST: Final = 4  # texts of a search that are embedded before the speed is known
-_MOST: Final = 16  # texts of a search between two looks at the clock
+_MOST: Final = 64  # texts of a search between two looks at the clock; the more, the more of them share siblings
+_LAST: Final = 8  # texts that may fill the rest of the time: the clock may have run faster than was measured
 
 _log = logging.getLogger(__name__)
 AnyRow = TypeVar("AnyRow", bound=tuple[Row, Passage])
@@ -262,14 +263,15 @@ class OnDemandVectors:
         return known, missing
 
     def make(self, missing: Sequence[Waiting], embedder: Embedder, budget_s: float) -> int:
-        """Embed records, in their order, until the time is over or the model fails; return their number.
+        """Embed records until the time is over or the model fails; return their number.
 
         Args:
-            missing: Records that `known` returned.
+            missing: Records that `known` returned, best first. Those with one parent are embedded together, since they
+                share siblings, which cost more than they do themselves; parents come in the order of their best one.
             embedder: Embedder of the active generation.
             budget_s: Seconds; what begins in them may end a little later.
         """
-        end, done = time.monotonic() + budget_s, 0
+        end, done, missing = time.monotonic() + budget_s, 0, self._by_parent(missing)
         read, vectors = list[Waiting](), list[Float32[np.ndarray, "some dim"]]()
         while done < len(missing) and (size := self._part(end - time.monotonic())):
             part, started = missing[done : done + size], time.monotonic()
@@ -292,12 +294,20 @@ class OnDemandVectors:
             self._keep(read, np.concatenate(vectors), embedder)
         return done
 
+    def _by_parent(self, missing: Sequence[Waiting]) -> list[Waiting]:
+        groups = dict[object, list[Waiting]]()
+        for number, each in enumerate(missing):
+            parent = parent_of(each.row.record, self._parent_key) if each.passage.siblings else None
+            groups.setdefault((parent, None) if parent is not None else number, []).append(each)
+        return [each for group in groups.values() for each in group]
+
     def _part(self, seconds: float) -> int:
         """Return the number of texts to embed next, 0 if there is no time for one."""
         each = self._seconds_each
         if each is None:
             return _FIRST if seconds > 0 else 0
-        return max(0, min(_MOST, int(seconds / max(each, 1e-6))))
+        fit = max(0, int(seconds / max(each, 1e-6)))
+        return fit if fit <= _LAST else min(_MOST, fit // 2)
 
     def _keep(self, made: Sequence[Waiting], vectors: Float32[np.ndarray, "rows dim"], embedder: Embedder) -> None:
         with self._lock:

@@ -22,7 +22,7 @@ from cde_rag.models.runtimes.runtime_choice import Runtime
 from cde_rag.models.runtimes.stage_runner import DOCUMENT, DTYPES, QUERY, Dtype, StageRunner
 from cde_rag.models.runtimes.threads import batch_threads
 from cde_rag.models.shared import Shared
-from cde_rag.models.token_batches import TokenBatches, blocks_of
+from cde_rag.models.token_batches import KeptVectors, TokenBatches, blocks_of
 from cde_rag.models.tokenizer import TextTokenizer, Tokens
 from cde_rag.models.windows import cut_into_windows
 
@@ -61,6 +61,7 @@ class CDEModel(Model):
         stages: Both stages, in their runtime.
         config: Config of the model.
         tokenizer: Tokenizer of both stages.
+        kept_siblings: First-stage vectors of the last siblings.
 
     Raises:
         MissingExtraError: A network of torch, and torch is not installed.
@@ -93,6 +94,7 @@ class CDEModel(Model):
         self.has_null, self.late_chunks = self.config.null_embedding, self.config.late_chunks
         self.tokenizer = tokenizer
         self.identity = self.config.identity(digest, tokenizer.sha256)
+        self.kept_siblings = KeptVectors()
         self._prefixes = {QUERY: self.identity.prefixes["query"], DOCUMENT: self.identity.prefixes["document"]}
 
     def __repr__(self) -> str:

@@ -1,5 +1,7 @@
 """Batches of texts on their way through a model: tokens and siblings in, vectors out."""
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -16,7 +18,34 @@ from cde_rag.models.windows import pool_windows
 if TYPE_CHECKING:
     from cde_rag.models.cde_model import CDEModel
 
+KEPT: Final = 4096  # vectors of siblings, with their texts: some 10 MB
 TOKENIZED_AT_ONCE: Final = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
+
+
+class KeptVectors:
+    """First-stage vectors of the texts that were siblings last; thread-safe.
+
+    A search that makes vectors of some passages of a page, and a fill that takes a page in parts, need those of the
+    same page again and again.
+    """
+
+    def __init__(self) -> None:
+        self._vectors = OrderedDict[str, Float32[np.ndarray, " dim"]]()
+        self._lock = threading.Lock()
+
+    def of(self, model: "CDEModel", texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+        """Return the vectors of texts, which are different; embeds those that are not kept."""
+        with self._lock:
+            known = {text: self._vectors[text] for text in texts if text in self._vectors}
+        made = model.first_stage(new := [text for text in texts if text not in known])
+        known |= dict(zip(new, map(np.copy, made), strict=True))  # a view would keep all of them
+        with self._lock:
+            for text in texts:
+                self._vectors[text] = known[text]
+                self._vectors.move_to_end(text)
+            while len(self._vectors) > KEPT:
+                self._vectors.popitem(last=False)
+        return np.stack([known[text] for text in texts]) if texts else made
 
 
 class SiblingVectors:
@@ -25,7 +54,7 @@ class SiblingVectors:
     def __init__(self, model: "CDEModel", siblings: Sequence[Sequence[str]]) -> None:
         rows = {text: row for row, text in enumerate(dict.fromkeys(text for group in siblings for text in group))}
         self._rows = [[rows[text] for text in group] for group in siblings]
-        self._vectors = model.first_stage(list(rows))
+        self._vectors = model.kept_siblings.of(model, list(rows))
 
     def padded(
         self, bucket: Sequence[int]

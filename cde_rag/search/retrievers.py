@@ -26,7 +26,8 @@ Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat
 
 
 _PART: Final = 8  # pairs that a reranker with a budget scores at once
-ON_DEMAND: Final = 50  # best hits by BM25 of a query that are embedded if they wait for their vectors
+ON_DEMAND: Final = 200  # best hits by BM25 of a query that are embedded, as time allows, if they wait for their vectors
+UNMADE: Final = 50  # of those, the ones that are looked at without time: vectors may be kept of them
 
 
 @runtime_checkable
@@ -169,22 +170,24 @@ class HybridRetriever:
         def fused(state: StoreState) -> list[list[Hit]]:
             nonlocal missing
             near = state.nearest(vectors, self.candidates, fingerprint=embedder.fingerprint, where=where)
-            written = state.matching(queries, self.candidates, where=where)
             pending = state.count_pending()
+            depth = max(self.candidates, ON_DEMAND) if pending and self.budget_s > 0 else self.candidates
+            written = state.matching(queries, depth, where=where)
             if not pending:
                 missing = ()
                 settings = state.manifest().settings
                 known = calibration_of(settings, embedder.fingerprint) if self.fusion == "convex" else None
                 return [state.hits(self._fused(*sides, known)[:limit]) for sides in zip(near, written, strict=True)]
-            looked_at = _looked_at(state, written)
+            looked_at = _looked_at(state, written, ON_DEMAND if self.budget_s > 0 else UNMADE)
             vectors_of, missing = self.on_demand.known(state, list(looked_at), embedder)
             waiting = {looked_at[each.row.record.id] for each in missing}
             found: list[list[Hit]] = []
+            keys = {looked_at[id_]: vector for id_, vector in vectors_of.items()}
             for query, by_vectors, by_words in zip(vectors, near, written, strict=True):
-                keys = {looked_at[id_]: vector for id_, vector in vectors_of.items()}
                 made = [Found(hit.key, _dot(keys[hit.key], query)) for hit in by_words if hit.key in keys]
                 both = sorted([*by_vectors, *made], key=lambda one: -one.score)[: self.candidates]
-                found.append(Hits(state.hits(self._fused(both, by_words, None, waiting)[:limit]), pending - len(made)))
+                best = self._fused(both, by_words[: self.candidates], None, waiting)[:limit]
+                found.append(Hits(state.hits(best), pending - len(made)))
             return found
 
         try:
@@ -303,9 +306,9 @@ def pending_of(found: Sequence[Sequence[Hit]]) -> int:
     return max((hits.pending for hits in found if isinstance(hits, Hits)), default=0)
 
 
-def _looked_at(state: StoreState, written: Sequence[Sequence[Found]]) -> dict[str, Hashable]:
+def _looked_at(state: StoreState, written: Sequence[Sequence[Found]], depth: int) -> dict[str, Hashable]:
     """Return the keys of the best hits by words, by id: the first of each query, then the second ones."""
-    best = [one for rank in range(ON_DEMAND) for found in written for one in found[rank : rank + 1]]
+    best = [one for rank in range(depth) for found in written for one in found[rank : rank + 1]]
     unique = list({one.key: one for one in best}.values())
     return {hit.id: one.key for hit, one in zip(state.hits(unique), unique, strict=True)}
 

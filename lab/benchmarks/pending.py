@@ -29,9 +29,8 @@ from unittest import mock
 
 import numpy as np
 
-from cde_rag import Collection, ContextualEmbedder, Record
+from cde_rag import CDEModel, Collection, ContextualEmbedder, Record
 from cde_rag.embedders.contextual import as_model
-from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError, require
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.judged_questions import QUESTIONS, existing
@@ -40,6 +39,7 @@ from cde_rag.evaluation.own_questions import OwnCorpus, find_answers
 from cde_rag.evaluation.question_folder import Site, read_corpus, unpack
 from cde_rag.indexing import pending
 from cde_rag.models.model import Model
+from cde_rag.models.token_batches import KeptVectors
 from cde_rag.readers import PARENT_KEY, RecordReader
 from cde_rag.records import Hits, embedded_text
 from cde_rag.stores.engine import Result
@@ -209,9 +209,11 @@ def measured(
             )
 
 
-def unsearched(place: Path, embedder: Embedder, times: int) -> Iterator[Collection]:
+def unsearched(place: Path, embedder: ContextualEmbedder, times: int) -> Iterator[Collection]:
     """Yield the collection for each query, opened, without memory of the searches before."""
     for _ in range(times):
+        if isinstance(embedder.model, CDEModel):
+            embedder.model.kept_siblings = KeptVectors()
         with Collection(UnwrittenStore(place), embedder) as collection:
             collection.searcher(embed_budget_ms=0).search("a search that opens the files")
             yield collection

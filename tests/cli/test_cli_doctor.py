@@ -36,12 +36,12 @@ def test_doctor_measures_when_asked(run, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found["measured_models"][found["model"]].startswith(found["fastest_runtime"])
     plain = Timing("onnx", "float32", 2.0, 1.0, 1.0, 3.0)
     monkeypatch.setattr("cde_rag.models.runtimes.runtime_choice.measure", lambda _: [plain])
-    timings("0" * 64, "some/plain-model", _never_loaded)
+    timings("0" * 64, "some/plain_model", _never_loaded)
     monkeypatch.delenv("CDE_RAG_RUNTIME")
     monkeypatch.setattr("cde_rag.models.runtimes.runtime_choice.STEADY", float("inf"))  # however busy this machine is
     lines = run("doctor").stdout.splitlines()
     assert any(
-        re.fullmatch(r"fastest for some/plain-model +onnx float32, 2.0 ms a document, .*", line) for line in lines
+        re.fullmatch(r"fastest for some/plain_model +onnx float32, 2.0 ms a document, .*", line) for line in lines
     )
     assert any(re.fullmatch(r"time torch float32 +[\d.]+ ms a document, .*", line) for line in lines)
     assert any(re.fullmatch(rf"runtime +{found['fastest_runtime'].split()[0]}", line) for line in lines)

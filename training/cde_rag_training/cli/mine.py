@@ -11,7 +11,7 @@ import typer
 
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json
 from cde_rag.errors import counted
-from cde_rag_training.cli.prepare import SURROGATE, surrogate_of
+from cde_rag_training.cli.prepare import SURROGATE, check_surrogate_device, surrogate_of
 from cde_rag_training.cli.recipes import (
     ColumnsOption,
     PairsArgument,
@@ -41,6 +41,10 @@ def mine(
     rows: RowsOption = None,
     stream: StreamOption = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unusable rows.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device of the model, such as cuda. [default: cpu for minilm, cuda if any for models]"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the draws.")] = 0,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -61,6 +65,7 @@ def mine(
     from cde_rag_training.data import mining
     from cde_rag_training.data.reading import PairReader
 
+    check_surrogate_device(device, by)
     if output.suffix not in JSONL:
         raise typer.BadParameter(f"{output} would hold JSONL; end its name in .jsonl", param_hint="--output")
     output.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after it
@@ -73,7 +78,7 @@ def mine(
     tell_skipped(reader.skipped, reader.reports)
     scores = mining.bm25_scores
     if by != "bm25":
-        scores = mining.surrogate_scores(surrogate_of(by, pairs, 256)[1])
+        scores = mining.surrogate_scores(surrogate_of(by, pairs, 256, device=device)[1])
     found = mining.mine(pairs, scores, config, progress=sys.stderr.isatty() if progress is None else progress)
     written = ({name: value for name, value in asdict(pair).items() if value is not None} for pair in found.pairs)
     write_durably(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in written).encode())

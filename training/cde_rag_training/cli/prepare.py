@@ -139,16 +139,21 @@ def prepare(
 
 
 def _check_surrogates(surrogate: str, filter_surrogate: str | None, length: int | None, device: str | None) -> None:
-    from cde_rag.models.named import is_served
-    from cde_rag_training.processes import check_device
-
     if filter_surrogate == surrogate:
         raise typer.BadParameter(f"{surrogate} clusters already; leave it out", param_hint="--filter-surrogate")
     if "minilm" not in (surrogate, filter_surrogate) and length is not None:
         reads = "uncut texts" if surrogate == "tfidf" else "texts to its own limit"
         raise typer.BadParameter(f"{surrogate} reads {reads}; leave it out", param_hint="--surrogate-length")
+    check_surrogate_device(device, surrogate, filter_surrogate)
+
+
+def check_surrogate_device(device: str | None, *surrogates: str | None) -> None:
+    """Refuse a device that torch does not have, or that none of the surrogates would run on."""
+    from cde_rag.models.named import is_served
+    from cde_rag_training.processes import check_device
+
     if device is not None:
-        if all(each in ("tfidf", None) or is_served(each) for each in (surrogate, filter_surrogate)):
+        if all(each in ("bm25", "tfidf", None) or is_served(each) for each in surrogates):
             raise typer.BadParameter("no surrogate runs on a device of its own; leave it out", param_hint="--device")
         check_device(device)
 

@@ -21,7 +21,7 @@ from cde_rag.models.one_way.network import TwoStage
 from cde_rag.models.two_way import checkpoint
 from cde_rag.models.two_way.network import TwoWay
 from cde_rag.stores.files import locked
-from cde_rag_training.config import AdaptersConfig, PhaseConfig, TrainingConfig
+from cde_rag_training.config import AdaptersConfig, PhaseConfig, RatesConfig, TrainingConfig
 from cde_rag_training.corpora.filtering import warn_of_start_model
 from cde_rag_training.data.array_folder import LOCK, MANIFEST
 from cde_rag_training.data.prepared import Prepared
@@ -211,6 +211,11 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
         raise RecipeError(
             f"Phase {phase.name!r}: expected a first stage that is trained where the embeddings are, since it reads "
             "with them; found rates.first_stage 0. Give it a rate, or set rates.embeddings to 0."
+        )
+    if isinstance(stages.network, TwoWay) and rates.gates != RatesConfig().gates:
+        raise RecipeError(
+            f"Phase {phase.name!r}: expected no rates.gates, since {stages.network.config.name} is a two-way model, "
+            f"which has neither gates nor an output map; found {rates.gates}. Leave it out."
         )
     if not stages.knows_null and (phase.context_dropout or null_share or phase.loss.teacher == "start"):
         raise RecipeError(

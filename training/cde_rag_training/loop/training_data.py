@@ -1,7 +1,7 @@
 """Training data of `train`: prepared pairs, or pairs that are prepared first."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from cde_rag_training.processes import first_one_first
 from cde_rag_training.recipe import RecipeError
 
 Data = Prepared | Path | str | Sequence[Pair]
+_OF_DATA = ("max_length", "surrogate", "filter_surrogate", "dims", "clusters")  # settings that each phase's data shows
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet", ".gz")  # files of pairs end in; other files are packed folders
 
 
@@ -34,7 +35,8 @@ def opened(data: Data, tokenizer: TextTokenizer, config: PrepareConfig, folder: 
         CorpusError: Pairs that cannot be used, or data that was prepared with another tokenizer.
         MissingExtraError: Pairs need the extra `train`.
         PreparedError: No prepared folder, or a damaged one.
-        RecipeError: Pairs that are not prepared, and a filter_surrogate, or another surrogate than MiniLM.
+        RecipeError: Pairs that are not prepared, and a filter_surrogate, or another surrogate than MiniLM; or data that
+            was prepared in another way than `config` says.
     """
     prepared = data if isinstance(data, Prepared) else _prepared(data, tokenizer, config, folder)
     if prepared.tokenizer_sha256 != tokenizer.sha256:
@@ -42,7 +44,22 @@ def opened(data: Data, tokenizer: TextTokenizer, config: PrepareConfig, folder: 
             f"{prepared.folder}: expected token ids of the start's tokenizer {tokenizer.sha256[:16]}…, found those of "
             f"{prepared.tokenizer_sha256[:16]}…. Prepare the pairs with the model that training starts from."
         )
+    _check_preparation(prepared, config)
     return prepared
+
+
+def _check_preparation(prepared: Prepared, config: PrepareConfig) -> None:
+    """Refuse data that was prepared in another way than a recipe says; what it leaves at the default is free."""
+    usual, found = asdict(PrepareConfig()), prepared.settings
+    for name, value in asdict(config).items():
+        if name not in _OF_DATA or value == usual[name] or found.get(name) in (value, None):
+            continue
+        if name == "clusters" and not isinstance(found[name], dict):
+            continue  # levels of cde-rag-train cluster, which were chosen later
+        raise RecipeError(
+            f"Expected data prepared with {name} {value!r}, as the recipe's [prepare] says, found {found[name]!r} in "
+            f"{prepared.folder}. Prepare it again, or leave the setting out of the recipe."
+        )
 
 
 def _prepared(
