@@ -37,6 +37,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping
@@ -324,6 +325,13 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"{module!r} is needed here and is not installed. {how_to_install(extra)}") from error
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things for a message: "1 passage", "2,140 passages", "3 queries"."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun[:-1]}ies" if re.search("[^aeiou]y$", noun) else f"{number:,} {noun}s"
 
 
 def how_to_install(extra: str) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from qdrant_client import QdrantClient, models
 
 from cde_rag import PlainEmbedder
-from cde_rag.evaluation.baselines import minilm_name
 from cde_rag.evaluation.demo_corpus import demo_corpus
 from cde_rag.evaluation.question_folder import unpack
 from cde_rag.readers import RecordReader
@@ -30,7 +29,7 @@ folder = Path(tempfile.mkdtemp()) / "docs"
 unpack(corpus.pages, folder)
 passages = list(RecordReader(folder))
 size = len(passages) // 2  # of a context, so that two samples differ
-minilm = PlainEmbedder(minilm_name())
+minilm = PlainEmbedder("sentence-transformers/all-MiniLM-L6-v2")
 client = QdrantClient(":memory:")  # or url=…
 client.create_collection("handbook", models.VectorParams(size=384, distance=models.Distance.COSINE))
 texts = [f"{passage.title}\n\n{passage.text}" for passage in passages]

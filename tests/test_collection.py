@@ -193,7 +193,7 @@ def test_adding_twice_is_adding_once(papers: Collection):
 
 
 def test_default_ids_tell_texts_titles_and_parents_apart(papers: Collection):
-    with pytest.warns(CDEWarning, match="1 records of this call"):
+    with pytest.warns(CDEWarning, match="Found 1 record with the id of an earlier one of this call"):
         papers.add([*["same"] * 4], titles=["", "T", "", ""], metadata=[{}, {}, {"parent": 1}, {"n": 1}])
     assert papers.count() == 3
     assert papers.add(["other"]).added == 1
@@ -273,7 +273,7 @@ def test_what_was_there_before_does_not_count_as_embedded(papers: Collection):
 
 
 def test_equal_texts_with_other_metadata_are_told(papers: Collection):
-    with small_chunks(), pytest.warns(CDEWarning, match="2 records of this call have the id of an earlier one"):
+    with small_chunks(), pytest.warns(CDEWarning, match="Found 2 records with the id of an earlier one of this call"):
         report = papers.add([*"abcdefab"], metadata=[{"page": page} for page in range(8)])
     assert (report.added, report.updated) == (6, 2)
     assert [record.metadata["page"] for record in papers.scroll()] == [6, 7, 2, 3, 4, 5]
@@ -646,7 +646,7 @@ def test_empty_id_is_not_made_up_for(papers: Collection):
 
 def test_id_that_comes_twice_with_the_same_text(papers: Collection):
     records = [Record("1", "text", "", {"n": 1}), Record("1", "text", "", {"n": 1}), Record("1", "text", "", {"n": 2})]
-    with pytest.warns(CDEWarning, match="1 records of this call"):
+    with pytest.warns(CDEWarning, match="Found 1 record with the id of an earlier one of this call"):
         assert papers.add_records(records) == AddReport(added=1, unchanged=1, updated=1)
     assert papers.get(["1"])[0].metadata == {"n": 2}
 

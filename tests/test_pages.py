@@ -145,7 +145,8 @@ def test_rules_that_do_not_go_together_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"passage|overlap"):
             ReadingRules(**wrong)
-    assert NEWEST.with_changes({"characters": 300}) == ReadingRules(characters=300)
+    assert NEWEST.with_changes({"characters": 300, "code": None}) == ReadingRules(characters=300)
+    assert NEWEST.with_changes({"characters": None, "tokens": None}) == NEWEST
     assert OLD.with_changes({"tokens": 9}) == ReadingRules(tokens=9, rules=1, code=False)
     assert reading_of({}) == OLD
     assert reading_of({"reading": NEWEST.settings()}) == NEWEST

@@ -270,7 +270,7 @@ def test_a_search_does_not_wait_for_a_writer(birds: Collection):
 def test_a_search_by_vectors_says_what_it_misses_once(birds: Collection):
     birds.add_records(birds_of(4))
     birds.add(["a late heron"], ids=["late"], embed="later")
-    with pytest.warns(PendingVectorsWarning, match="1 records wait"):
+    with pytest.warns(PendingVectorsWarning, match=r"not found by them: 1 record\. Search"):
         hits = birds.search("heron", by="vectors")
     assert isinstance(hits, Hits)
     assert (len(hits), hits.pending) == (4, 1)
@@ -330,7 +330,9 @@ def test_texts_that_the_model_cannot_read_stop_no_fill_and_no_search(
             assert len(picky.search("heron", k=40)) == 40  # it is not tried again
     with made(tmp_path / "filled", Picky()) as picky, mock.patch.object(pending, "_ROWS_AT_ONCE", 4):
         picky.add(texts, ids=[str(n) for n in range(40)], embed="later")
-        with pytest.raises(CorpusError, match=r"found 2 records that wait still, such as '3': Text .*has no word"):
+        with pytest.raises(
+            CorpusError, match=r"found 2 records without vectors still, such as '3': Text .*has no word"
+        ):
             picky.embed_pending()
         assert {row.record.id for row in picky.store.pending()} == {"3", "17"}
         picky.delete(["3", "17"])
@@ -355,7 +357,9 @@ def test_a_move_leaves_waiting_what_waits_and_the_model_refuses(
         picky.add_records(birds_of(9))
         picky.add(["a zzz heron", "a late swift"], ids=["bad", "late"], embed="later")
         for move, generation in ((lambda: picky.recontextualize(embedder=Picky(("c", "d"))), 2), (picky.rollback, 1)):
-            with pytest.warns(CDEWarning, match="found 1 records that wait still, such as 'bad': Text .*has no word"):
+            with pytest.warns(
+                CDEWarning, match="found 1 record without vectors still, such as 'bad': Text .*has no word"
+            ):
                 assert move().generation == generation
             assert [row.record.id for row in picky.store.pending()] == ["bad"]
             assert (picky.verify(), picky.store.manifest().may_wait) == ([], True)
@@ -366,7 +370,9 @@ def test_a_move_leaves_waiting_what_waits_and_the_model_refuses(
 def test_a_move_that_would_lose_vectors_makes_all_others_first(tmp_path: Path):
     with made(tmp_path / "moved") as birds:
         birds.add(["a zzz heron", "a swift"], ids=["bad", "good"])
-        with pytest.raises(CorpusError, match=r"1 records that wait still, such as 'bad': .*the same call goes on"):
+        with pytest.raises(
+            CorpusError, match=r"1 record without vectors still, such as 'bad': .*the same call goes on"
+        ):
             birds.recontextualize(embedder=(picky := Picky(("c", "d"))))
         assert (birds.store.manifest().generation, birds.pending) == (1, 0)
         birds.delete(["bad"])

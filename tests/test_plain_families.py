@@ -302,6 +302,9 @@ ODD: dict[str, tuple[str, str, Any, str]] = {  # architecture, file, settings (o
     "less": ("modernbert", "sentence_bert_config.json", {"max_seq_length": -1}, "at most -1 tokens"),
     "endless": ("modernbert", "sentence_bert_config.json", {"max_seq_length": 10**30}, "at most 1000"),
     "a half": ("bert", "sentence_bert_config.json", {"max_seq_length": 12.5}, "max_seq_length 12.5"),
+    "true tokens": ("bert", "sentence_bert_config.json", {"max_seq_length": True}, "max_seq_length True"),
+    "one true layer": ("bert", "config.json", {"num_hidden_layers": True}, "num_hidden_layers True"),
+    "nothing left": ("bert", "config_sentence_transformers.json", {"truncate_dim": False}, "truncate_dim False"),
     "kind": ("bert", "config_sentence_transformers.json", {"model_type": None}, "model_type None"),
     "modules": ("bert", "modules.json", ["0", "0"], "modules of one name"),
 }
@@ -319,6 +322,27 @@ def test_settings_that_change_vectors_or_have_no_end_are_refused_by_name(tmp_pat
         path.write_text(json.dumps(value | change))
     with pytest.raises(ModelError, match=f"found .*{found}"):
         PlainEmbedder(folder, options=options("onnx"))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "found"),
+    [
+        (
+            "config_sentence_transformers.json",
+            {"truncate_dim": False},
+            "1 number or more, found a truncate_dim of False",
+        ),
+        ("config_sentence_transformers.json", {"truncate_dim": 0}, "1 number or more, found a truncate_dim of 0"),
+        ("sentence_bert_config.json", {"max_seq_length": True}, "1 token or more, found a max_seq_length of True"),
+    ],
+)
+def test_true_and_false_are_no_sizes_in_torch(tmp_path: Path, name: str, setting: dict[str, Any], found: str) -> None:
+    """sentence-transformers takes them for 1 and 0, and makes vectors of no numbers."""
+    folder = write_encoder(tmp_path / "model", "bert", "mean")
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | setting))
+    with pytest.raises(ModelError, match=found):
+        PlainEmbedder(folder, options=options("torch"))
 
 
 def test_a_link_to_a_file_that_is_not_there_is_no_missing_setting(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def names(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A name of each form, by the form; the services' own addresses lead to the stand."""
     monkeypatch.setenv("CO_API_KEY", "secret of cohere\n")  # as a file that is read has it
     monkeypatch.setenv("JINA_API_KEY", "secret of jina")
+    monkeypatch.delenv("CDE_RAG_RERANK_KEY", raising=False)
     moved = {
         name: rerank_api._Service(f"{stand.url}/{name}", service.key, service.form)
         for name, service in rerank_api.SERVICES.items()
@@ -111,6 +112,31 @@ def test_bad_answers(stand: Stand, names: dict[str, str], form: str) -> None:
     stand.raw, stand.status = {"error": "too busy"}, 500
     with pytest.raises(ModelError, match=r"expected scores, found status 500: .*too busy"):
         reranker(PAIRS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_address_gets_its_key_and_no_others(
+    stand: Stand, names: dict[str, str], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret of openai")
+    monkeypatch.setenv("CDE_RAG_RERANK_KEY", " secret of mine\n")
+    reranker = named_reranker(names[form])
+    np.testing.assert_allclose(reranker(PAIRS), SCORES, atol=1e-6)
+    own = form in ("address", "tei")
+    assert [key for _, key, _ in stand.calls] == ["Bearer secret of mine" if own else EXPECTED[form][1]]
+    assert "secret" not in repr(reranker)
+    stand.status = 401
+    variable = {"cohere": "CO_API_KEY", "jina": "JINA_API_KEY"}.get(form, "CDE_RAG_RERANK_KEY")
+    with pytest.raises(ModelError, match=f"found status 401: .* the key \\(the environment's {variable}\\)") as refused:
+        reranker(PAIRS)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_key_of_an_address_is_checked_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDE_RAG_RERANK_KEY", "secret\nX-Header: of another")
+    with pytest.raises(ModelError, match="CDE_RAG_RERANK_KEY, found characters that no key has") as found:
+        named_reranker("http://localhost:8000/rerank#m")
+    assert "secret" not in str(found.value)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -28,7 +28,7 @@ from cde_rag.adoption.positions import is_text
 from cde_rag.adoption.text_vectors import OURS
 from cde_rag.context.identity import PLAIN
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, counted
 from cde_rag.indexing.audit import Source, StoredVector, audit
 from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL
 from cde_rag.records import Record
@@ -183,7 +183,7 @@ class OpenWebUIFolder:
             pairs[name] = collection.made(json.loads(notes[_STAMPS]), None)
         if late:
             grown = {**notes, _PAIRS: json.dumps(pairs)}
-            raise SourceChangedError(f"{self.target}: {len(late)} collections were made since.", grown)
+            raise SourceChangedError(f"{self.target}: found {counted(len(late), 'collection')} made since.", grown)
         return dict(notes)
 
     def shadow(self, notes: Mapping[str, str], *, old: bool) -> "Together":
@@ -228,8 +228,8 @@ class OpenWebUIFolder:
         rest = f"; then a restart with {' '.join(more)} in its environment" if more else ""
         left = self._left(embedder)
         late = (
-            f" {len(left)} collections were made meanwhile with other vectors, such as {left[0]}: run cde-rag release, "
-            "then this again."
+            f" Made meanwhile with other vectors: {counted(len(left), 'collection')}, such as {left[0]}. Run "
+            "cde-rag release, then this again."
             if left
             else ""
         )

@@ -17,7 +17,7 @@ from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, counted
 from cde_rag.indexing.upsert import Progress
 from cde_rag.models import CDEModel
 from cde_rag.records import Record, embedded_text, usable, why_none
@@ -116,7 +116,7 @@ def adopt_table(
         rows, why = why_none(wanted.records(store), parent_key)
         if rows:  # a collection that is made keeps its table and parent key
             given = f"parent_key={parent_key!r} was given"
-            raise CorpusError(f"{wanted.name}: none of {rows} rows can be a record: {why} {given}.")
+            raise CorpusError(f"{wanted.name}: none of {counted(rows, 'row')} can be a record: {why} {given}.")
         create_in(store, embedder, {**settings, _TABLE: wanted.settings()})
         opened = Collection(store, embedder)
     catch_up_table(opened, on_progress=on_progress)

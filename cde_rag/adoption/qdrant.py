@@ -19,7 +19,7 @@ from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import settings_of
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model, contextual
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import CorpusError, StoreError
+from cde_rag.errors import CorpusError, StoreError, counted
 from cde_rag.indexing.upsert import Progress
 from cde_rag.models.files.vector_cache import PlainVectors
 from cde_rag.models.model import CHECKED
@@ -105,7 +105,7 @@ def adopt_points(
         points, why = why_none(_as_records(store, read), parent_key)
         if points:  # a store that is begun keeps its texts and parent key
             given = f"texts={texts!r} and parent_key={parent_key!r} were given; payloads have {_keys(store)}"
-            raise CorpusError(f"{collection}: none of {points} points can be a record: {why} {given}.")
+            raise CorpusError(f"{collection}: none of {counted(points, 'point')} can be a record: {why} {given}.")
         store.begin(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,

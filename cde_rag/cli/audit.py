@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.collections import existing, open_collection
-from cde_rag.cli.foreign import TextOption, VectorOption, embedder_of, is_foreign, named_by_stamp, prefixes_of
+from cde_rag.cli.collections import TenantOption, existing, open_collection
+from cde_rag.cli.foreign import (
+    TextOption,
+    VectorOption,
+    check_no_tenant,
+    embedder_of,
+    is_foreign,
+    named_by_stamp,
+    prefixes_of,
+)
 from cde_rag.cli.output import JsonOption, print_json, printable
 
 if TYPE_CHECKING:
@@ -37,6 +45,7 @@ def audit(
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
     sample: Annotated[int, typer.Option(min=1, help="Number of texts to embed again.")] = 64,
     seed: Annotated[int, typer.Option(help="Random seed of the sample; Qdrant and PostgreSQL use their own.")] = 0,
+    tenant: TenantOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that stored vectors were made from their texts by a given model (and context).
@@ -63,13 +72,15 @@ def audit(
 
     prefixes = prefixes_of(document_prefix, query_prefix)
     if is_foreign(target):
+        check_no_tenant(tenant)
         with source_of(target, text=text, vector=vector, seed=seed) as source:
             stamped = named_by_stamp(source) if model is None and context is None else None
             if stamped is not None:
                 model, prefixes = stamped[0], prefixes or stamped[1]
             found = compare(source, embedder_of(model, context, prefixes), sample=sample)
     else:
-        found = _of_collection(target, model, sample, seed)
+        with open_collection(existing(target, tenant), model) as opened:  # each passage with its siblings
+            found = opened.audit(sample=sample, seed=seed)
     _print(found, as_json=as_json)
     if found.others or found.disputes:
         raise typer.Exit(1)
@@ -117,9 +128,3 @@ def _print(found: "Audit", *, as_json: bool) -> None:
         print_json({**asdict(found), "share": found.share, "mixed": found.mixed, "advice": found.advice})
     else:
         typer.echo(printable(found.advice))
-
-
-def _of_collection(place: str, model: str | None, sample: int, seed: int) -> "Audit":
-    """Audit a cde-rag collection, each passage with its siblings."""
-    with open_collection(existing(place), model) as opened:
-        return opened.audit(sample=sample, seed=seed)

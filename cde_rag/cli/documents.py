@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,14 +25,13 @@ from cde_rag.cli.output import (
     WHOLE,
     JsonOption,
     explain_no_hits,
-    in_passages,
     one_line,
     print_fields,
     print_json,
     printable,
     shown_place,
 )
-from cde_rag.errors import CDEError, StoreError
+from cde_rag.errors import CDEError, StoreError, counted
 
 if TYPE_CHECKING:
     from cde_rag.records import Record
@@ -80,7 +80,8 @@ def inspect(
     megabytes = None if size is None else f"{size / 1e6:,.1f} MB"
     print_fields(fields | {"disk_bytes": megabytes, "reading": inspection.reading.described})
     if inspection.newer_defaults:
-        typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}", err=True)
+        of_tenant = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
+        typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}{of_tenant}", err=True)
     for one in erasures:
         kept = "" if one["active"] else ", kept next to the active one,"
         found = f"holds {one['gone']} of {one['context_size']} passages that are not in the collection any more"
@@ -125,8 +126,7 @@ def list_(
     if nothing:
         typer.echo(f"No documents: {nothing}", err=True)
         return
-    documents = f"{len(counts):,} document{'s' * (len(counts) != 1)}"
-    typer.echo(f"{documents}, {in_passages(sum(counts.values()))}.", err=True)
+    typer.echo(f"{counted(len(counts), 'document')}, {counted(sum(counts.values()), 'passage')}.", err=True)
 
 
 def get(
@@ -203,9 +203,9 @@ def delete(
     if as_json:
         print_json({"dry_run": True, **counts, "deleted": wanted} if dry_run else counts)
     elif dry_run:
-        typer.echo(f"{shown_place(collection)}: {wanted:,} of {in_passages(stored)} would be deleted.")
+        typer.echo(f"{shown_place(collection)}: {wanted:,} of {counted(stored, 'passage')} would be deleted.")
     else:
-        typer.echo(f"{shown_place(collection)}: {in_passages(stored)} ({deleted:,} deleted)")
+        typer.echo(f"{shown_place(collection)}: {counted(stored, 'passage')} ({deleted:,} deleted)")
 
 
 def _at_rest(store: "Store") -> tuple[int | None, str | None]:
@@ -265,7 +265,7 @@ def _check_wanted(wanted: int, stored: int, *, yes: bool) -> None:
     """
     if yes or 2 * wanted <= stored:
         return
-    would = f"This would delete {wanted:,} of {in_passages(stored)}."
+    would = f"This would delete {wanted:,} of {counted(stored, 'passage')}."
     if not sys.stdin.isatty():
         raise CDEError(f"{would} Nothing was deleted. If that is right, add --yes.")
     typer.confirm(f"{would} Delete them?", abort=True, err=True)

@@ -6,6 +6,7 @@ import typer
 
 from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
 from cde_rag.cli.output import JsonOption, nothing_new, print_fields, print_json
+from cde_rag.errors import counted
 
 PAYS = 3  # exit code; not that of an error (1), of wrong usage (2) or of Ctrl-C (130)
 
@@ -43,7 +44,7 @@ def drift(
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     with open_collection(existing(collection, tenant), model) as opened:
         if not as_json:
-            typer.echo(f"Sampling a context. If it is new, up to {probes} passages are embedded in both.", err=True)
+            typer.echo(f"Sampling a context. If it is new, both embed up to {counted(probes, 'passage')}.", err=True)
         found = opened.drift(seed=seed, context_size=context_size, strategy=strategy, probes=probes)
     pays, fields = found.pays(worth), found.to_json()
     if as_json:

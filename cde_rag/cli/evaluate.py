@@ -22,6 +22,7 @@ from cde_rag.cli.answers import (
 )
 from cde_rag.cli.collections import TenantOption
 from cde_rag.cli.output import JsonOption, ProgressOption, progress_bar, updating
+from cde_rag.errors import counted
 
 ANSWER_SYSTEM_NAMES = "index, index_vectors, null, null_hybrid, bm25, minilm, hybrid."
 SYSTEM_NAMES = (
@@ -203,8 +204,8 @@ def evaluate(
             found = found.with_model(shlex.quote(name), other)
     for folder, result in zip(map(Path, sets), () if as_json else found.sets, strict=not as_json):
         if is_markdown(folder):
-            counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"
-            typer.echo(f"{folder}: {counts} of Markdown.")
+            queries, documents = counted(len(result.query_ids), "heading"), counted(result.documents, "section")
+            typer.echo(f"{folder}: queries: {queries}; documents: {documents} of Markdown.")
     if print_found(found, plot=None if plot is None else user_path(plot), as_json=as_json):
         return
     if left := [name for name in system or () if name not in found.systems]:

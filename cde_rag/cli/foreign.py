@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.errors import ContextMissingError, ModelError
+from cde_rag.errors import ContextMissingError, ModelError, counted
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -60,6 +60,12 @@ def is_foreign(target: str) -> bool:
     return target.startswith(tuple(f"{kind}:" for kind in KINDS))
 
 
+def check_no_tenant(tenant: str | None) -> None:
+    """Refuse the name of a tenant of another application's index."""
+    if tenant is not None:
+        raise typer.BadParameter("an index of another application has no tenants", param_hint="--tenant")
+
+
 def open_foreign(
     target: str, model: str | None, tenant: str | None, *, text: str | None = None, vector: str | None = None
 ) -> "Collection":
@@ -70,12 +76,13 @@ def open_foreign(
     from cde_rag.adoption.audit_sources import source_of
     from cde_rag.adoption.foreign_search import foreign_collection
 
-    if tenant is not None:
-        raise typer.BadParameter("an index of another application has no tenants", param_hint="--tenant")
+    check_no_tenant(tenant)
     with source_of(target, text=text, vector=vector) as source:
         opened = foreign_collection(source, _made_by(source, model), target, text=text, vector=vector)
         if lost := source.count() - opened.store.count():
-            typer.echo(f"{lost:,} rows without a text or with a vector of another length are not searched.", err=True)
+            typer.echo(
+                f"Not searched: {counted(lost, 'row')} without a text or with a vector of another length.", err=True
+            )
     return opened
 
 

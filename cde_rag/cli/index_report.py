@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cde_rag.cli.output import in_passages, print_json, print_json_line, printable, shown_place
-from cde_rag.errors import how_to_install
+from cde_rag.cli.output import print_json, print_json_line, printable, shown_place
+from cde_rag.errors import counted, how_to_install
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -70,7 +70,7 @@ def searchable(documents: int, pending: int, *, stopped: bool) -> str:
     """Return the rankings that a collection can answer by while passages wait for their vectors."""
     made = f"{documents - pending:,} of them" if documents > pending else "none"
     waiting = "" if stopped else f"; vectors of {pending:,} are being made"
-    return f"searchable: {in_passages(documents)} by words, {made} by vectors{waiting}"
+    return f"searchable: {counted(documents, 'passage')} by words, {made} by vectors{waiting}"
 
 
 def print_result(path: str, documents: int, counts: dict[str, int], *, as_json: bool) -> None:
@@ -93,7 +93,7 @@ def print_batch(batch: ChangedFiles, path: str, documents: int, counts: dict[str
 
 def _result(path: str, documents: int, counts: dict[str, int]) -> str:
     found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
-    return f"{shown_place(path)}: {in_passages(documents)} ({found})"
+    return f"{shown_place(path)}: {counted(documents, 'passage')} ({found})"
 
 
 def print_unread(reader: "RecordReader") -> None:
@@ -152,7 +152,7 @@ def print_plan(path: str, counts: dict[str, int], *, as_json: bool) -> None:
     }
     found = ", ".join(f"{count:,} {name}" for name, count in planned.items())
     would = f"A run would write: {found}." if found else "There is nothing to do."
-    typer.echo(f"{shown_place(path)}: {counts['documents']:,} passages. Nothing was written. {would}")
+    typer.echo(f"{shown_place(path)}: {counted(counts['documents'], 'passage')}. Nothing was written. {would}")
 
 
 def print_missing(documents: list[str]) -> None:

@@ -20,8 +20,8 @@ from cde_rag.cli.index_report import (
     searchable,
     warn_of_language,
 )
-from cde_rag.cli.output import INTERRUPTED, in_passages, print_json, printable, progress_bar, shown_place, updating
-from cde_rag.errors import CDEError, CorpusError, StoreError
+from cde_rag.cli.output import INTERRUPTED, print_json, printable, progress_bar, shown_place, updating
+from cde_rag.errors import CDEError, CorpusError, StoreError, counted
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection, When
@@ -217,7 +217,9 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     opened.prepare_reader(reader)
     size = corpus_size(opened.embedder.context)
     kept = (
-        f"exists and keeps its context of {in_passages(size)}" if size else "has no context; recontextualize makes one"
+        f"exists and keeps its context of {counted(size, 'passage')}"
+        if size
+        else "has no context; recontextualize makes one"
     )
     typer.echo(f"{shown_place(options.path)} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
@@ -275,7 +277,7 @@ def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store"
 def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
     """Create a collection and count the sources' records; reads them once, before anything is written."""
     from cde_rag import Collection, ContextualEmbedder
-    from cde_rag.embedders.corpus_contexts import first_context
+    from cde_rag.embedders.corpus_contexts import contextual_identity, first_context, sampled
     from cde_rag.field_names import key_of
     from cde_rag.indexing.headers import with_headers
     from cde_rag.records import embedded_text
@@ -285,9 +287,9 @@ def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "t
     if headers:
         records = with_headers(reader, {"headers": headers}, ContextualEmbedder(new, first_context(new)))
     texts = (embedded_text(record) for record in records)
-    embedder = ContextualEmbedder.from_corpus(
-        texts, model=new, context_size=options.context_size, seed=options.seed, windows=options.windows
-    )
+    identity = contextual_identity(new, windows=options.windows or None)
+    context = sampled(new, identity, texts, options.context_size, seed=options.seed, unit="passage")
+    embedder = ContextualEmbedder(new, context)
     for option, key in (("--parent-key", options.parent_key), *(("--headers", header) for header in headers)):
         if key is not None and key_of(key) not in reader.keys:
             found = ", ".join(sorted(reader.keys)) or "none"
@@ -463,4 +465,4 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
     else:
         counts = {**asdict(indexed.report), "buckets": indexed.buckets, "reused": indexed.reused}
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        typer.echo(f"{shown_place(path)}: {in_passages(indexed.documents)} ({found})")
+        typer.echo(f"{shown_place(path)}: {counted(indexed.documents, 'passage')} ({found})")

@@ -19,8 +19,8 @@ from cde_rag.cli.index_report import (
     print_noted,
     print_skipped,
 )
-from cde_rag.cli.output import in_passages, printable, progress_lines, shown_place, updating
-from cde_rag.errors import CDEError, CorpusError, StoreError, require
+from cde_rag.cli.output import printable, progress_lines, shown_place, updating
+from cde_rag.errors import CDEError, CorpusError, StoreError, counted, require
 from cde_rag.indexing.replacement import gone_passages, missing_documents
 from cde_rag.readers.passages import is_hidden
 from cde_rag.stores.store import Store
@@ -212,7 +212,7 @@ class FolderWatch:
         if not gone:
             return [], []
         if not self._yes and are_most(gone, collection):
-            count = in_passages(collection.count())
+            count = counted(collection.count(), "passage")
             found = f"Files are gone that have {len(gone):,} of {count}, and the passages stay"
             remedy = "If that is right, run the same command with --yes"
             typer.echo(printable(f"{found}: {documents_of(gone)}. {remedy}."), err=True)
@@ -234,7 +234,7 @@ class FolderWatch:
         left = f"{len(self._due):,} changes are not read" if self._due else ""
         with suppress(StoreError):  # another process holds it
             if pending := collection.pending:
-                left = f"{pending:,} of {in_passages(collection.count())} wait for their vectors"
+                left = f"{pending:,} of {counted(collection.count(), 'passage')} wait for their vectors"
         again = f"; {left}, until the same command runs again" if left else ""
         typer.echo(f"Stopped watching. {shown_place(self._path)} is searchable{again}.", err=True)
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, cast, runt
 
 import typer
 
+from cde_rag.errors import counted
+
 if TYPE_CHECKING:
     from cde_rag.records import Hit, Record
     from cde_rag.search.grouping import Group
@@ -210,11 +212,6 @@ def one_line(text: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def in_passages(count: int) -> str:
-    """Return a number of passages in words: "1 passage", "2,140 passages"."""
-    return f"{count:,} passage{'s' * (count != 1)}"
-
-
 def print_fields(fields: dict[str, Any]) -> None:
     """Print one `name  value` per line; the JSON field `documents` of a collection is printed as passages.
 
@@ -286,7 +283,8 @@ def clock(seconds: float) -> str:
 
 def nothing_new(size: int) -> str:
     """Return why a new context changes nothing, for a context of `size` passages."""
-    return f"the sample would be the {in_passages(size)} that the context has, so recontextualize would change nothing."
+    sample = counted(size, "passage")
+    return f"the sample would be the {sample} that the context has, so recontextualize would change nothing."
 
 
 def explain_no_hits(

@@ -19,6 +19,7 @@ from cde_rag.cli.output import (
     progress_bar,
     updating,
 )
+from cde_rag.errors import counted
 
 if TYPE_CHECKING:
     from cde_rag.adoption.move_plan import MovePlan
@@ -238,8 +239,8 @@ def _gap(done: "Switched") -> str:
 def _brought(done: "Switched") -> str:
     """Return a sentence about the writes that were brought, and one about those that were not, each after a space."""
     written, removed, kept = done.carried.written, done.carried.removed, done.carried.kept
-    found = f" Brought: {written} rows that programs wrote meanwhile, {removed} that they deleted."
-    left = f" {kept} rows were changed on both sides, and stay as each side has them: compare them."
+    found = f" Brought: {counted(written, 'row')} that programs wrote meanwhile, {removed} that they deleted."
+    left = f" Changed on both sides, and left as each side has it: {counted(kept, 'row')}. Compare them."
     return (found if written or removed else "") + (left if kept else "")
 
 
@@ -247,10 +248,10 @@ def _copied(shown: dict[str, Any], sampled: int) -> str:
     lost = shown["without_text_count"]
     cut = f", {shown['truncated']:,} of which are longer than the model reads" if shown["truncated"] else ""
     check = f"{sampled} of the new vectors were made again to check: all are the same."
-    found = f"{shown['rows']:,} rows, {shown['embedded']:,} texts embedded{cut}. {check}"
+    found = f"{counted(shown['rows'], 'row')}, {counted(shown['embedded'], 'text')} embedded{cut}. {check}"
     if lost:
         ids = ", ".join([*shown["without_text"], *(["…"] if lost > len(shown["without_text"]) else [])])
-        found += f" {lost:,} rows have no text, and come last in searches: {ids}."
+        found += f" Without a text, and last in searches: {counted(lost, 'row')}: {ids}."
     return found
 
 

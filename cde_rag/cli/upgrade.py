@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, ModelOption, existing, open_collection
+from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
 from cde_rag.cli.index_report import print_result, print_skipped
 from cde_rag.cli.output import JsonOption, ProgressOption, progress_bar, shown_place, updating
 from cde_rag.errors import StoreError
@@ -23,6 +23,7 @@ def upgrade(
         str | None,
         typer.Option(metavar="FOLDER", help="New folder of the backup. [default: COLLECTION.before-upgrade]"),
     ] = None,
+    tenant: TenantOption = None,
     model: ModelOption = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -45,9 +46,10 @@ def upgrade(
     from cde_rag.readers import RecordReader
     from cde_rag.readers.reading_rules import NEWEST, reading_of
     from cde_rag.search.calibration import CALIBRATION
+    from cde_rag.stores.tenant_names import place_key
     from cde_rag.transfer.backup import back_up
 
-    with contextlib.closing(existing(collection)) as store:
+    with contextlib.closing(existing(collection, tenant)) as store:
         if not newer_defaults(store):
             typer.echo(f"{shown_place(collection)} has the newest defaults.", err=True)
             return
@@ -56,7 +58,8 @@ def upgrade(
         sources, as_text = _sources(store, NEWEST)
         reading = replace(NEWEST, encoding=reading_of(store.manifest().settings).encoding)
         reader = RecordReader(*sources, reading=reading, as_text=as_text, guess_encoding=True)
-        place = backup or f"{collection.rstrip('/')}.before-upgrade"
+        whose = "" if tenant is None else f".{place_key(tenant)}"  # a name may have slashes
+        place = backup or f"{collection.rstrip('/')}{whose}.before-upgrade"
         with open_collection(store, model) as opened:
             opened.prepare_reader(reader)
             total = sum(1 for _ in reader)  # an unreadable file is named before anything is written

@@ -24,7 +24,7 @@ from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, StoreError, warn_of_old_name
+from cde_rag.errors import ContextMismatchError, StoreError, counted, warn_of_old_name
 from cde_rag.indexing import recontextualization
 from cde_rag.indexing.audit import SAMPLE, Audit, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
@@ -284,6 +284,7 @@ class Collection(ProcessBound):
             'Note'
         """
         from cde_rag.embedders.contextual import ContextualEmbedder, as_model
+        from cde_rag.embedders.corpus_contexts import contextual_identity, sampled
 
         if not sources:
             raise TypeError(
@@ -294,7 +295,8 @@ class Collection(ProcessBound):
         reader = RecordReader(*sources, skip_bad="in folders", guess_encoding=True)
         reader.count_with(partial(loaded.count_tokens, windows=False), loaded.identity.max_length)
         sample = (embedded_text(record) for record in reader)
-        embedder = ContextualEmbedder.from_corpus(sample, model=loaded, options=options.of_loaded)
+        context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")
+        embedder = ContextualEmbedder(loaded, context, options=options.of_loaded)
         made = cls.create(place, embedder, parent_key=reader.fields.parent if embedder.max_siblings else None)
         made.add_records(reader, on_progress=on_progress)
         reader.warn_of_unread()
@@ -551,7 +553,8 @@ class Collection(ProcessBound):
             raise StoreError("Expected documents, found an empty collection: there is nothing to calibrate on.")
         if pending := self.pending:
             raise StoreError(
-                f"Expected vectors, found {pending} records that wait for theirs. Call embed_pending() first."
+                f"Expected vectors of all records, found {counted(pending, 'record')} without. Call embed_pending() "
+                "first."
             )
         made = self._active.use(lambda embedder: calibrate(self.store, embedder))
         self._settings = self.store.manifest().settings

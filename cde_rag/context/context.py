@@ -17,7 +17,7 @@ from cde_rag.context.file_format import MAX_BYTES, canonical_json, pack, unpack,
 from cde_rag.context.generic_documents import generic_documents
 from cde_rag.context.identity import HasIdentity, ModelIdentity, ReadsContexts, check_types
 from cde_rag.context.siblings import SIBLING_RULE, SIBLING_RULES
-from cde_rag.errors import ContextError, ContextMissingError
+from cde_rag.errors import ContextError, ContextMissingError, counted
 
 FORMAT = 2  # files of format 1 have no field `sibling_rule`; theirs is rule 1
 
@@ -203,7 +203,7 @@ class Context:
         return replace(self, manifest=replace(self.manifest, identity=identity, fingerprint=fingerprint))
 
     def __repr__(self) -> str:
-        return f"Context({self.fingerprint[:16]}, {self.identity.name}, {self.size} documents)"
+        return f"Context({self.fingerprint[:16]}, {self.identity.name}, {counted(self.size, 'document')})"
 
     def to_bytes(self) -> bytes:
         """Serialise to the file's content; equal contexts give equal bytes."""

@@ -21,6 +21,9 @@ from cde_rag.errors import CorpusError, SmallContextWarning, warn_user
 Strategy: TypeAlias = Literal["random", "clusters"]
 """Sampling of a corpus: uniform, or one document near each of as many centroids."""
 
+Unit: TypeAlias = Literal["document", "passage"]
+"""Name of a text of the corpus in messages."""
+
 SMALL_CONTEXT = 64  # documents; fewer do not show the common features of a corpus
 POOL = 16  # documents embedded for each cluster that `sample_clusters` makes
 ROUNDS = 10  # of k-means; the sample changes little after that
@@ -178,18 +181,21 @@ def sample_clusters(
     return Sample([pool.documents[i] for i in sorted(chosen)], pool.documents_seen)
 
 
-def warn_small_context(documents: int, asked: int) -> None:
+def warn_small_context(found: int, asked: int, unit: Unit = "document") -> None:
     """Warn, for a caller's caller, of a sample that is smaller than 64 documents because the corpus is.
 
     Args:
-        documents: Number of documents in the sample.
+        found: Number of documents in the sample.
         asked: Number of context documents wanted.
+        unit: Name of a text of the corpus: passages are those of a collection.
     """
-    if documents < min(SMALL_CONTEXT, asked):
-        found = "one document" if documents == 1 else f"{documents} different documents"
+    if found < min(SMALL_CONTEXT, asked):
+        few = f"one {unit}" if found == 1 else f"{found} different {unit}s"
+        move = "cde-rag recontextualize COLLECTION, or in Python collection.recontextualize()"
+        new = move if unit == "passage" else f"ContextualEmbedder.from_corpus(texts); or, of a collection, {move}"
         warn_user(
-            f"The corpus has only {found}, too few to show the common features of its documents. Once there are "
-            f"{SMALL_CONTEXT}, make a new context.",
+            f"The context has only {few}, too few to show the common features of a corpus. Once there are "
+            f"{SMALL_CONTEXT}, move to a new one: {new}.",
             SmallContextWarning,
         )
 

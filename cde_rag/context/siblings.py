@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from cde_rag._validation import digest
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, counted
 
 SIBLINGS = 16  # texts of the same parent that a document is given (design §4)
 SIBLING_RULE = 2  # of new Contexts; an older Context says none, which is rule 1
@@ -54,7 +54,7 @@ def siblings_by_position(position: int, count: int, limit: int = SIBLINGS) -> li
         [0, 9, 11, 52]
     """
     if not 0 <= position < count:
-        raise ValueError(f"a parent of {count} passages has no position {position}")
+        raise ValueError(f"a parent of {counted(count, 'passage')} has no position {position}")
     others = count - 1
     if others <= limit:
         return [other for other in range(count) if other != position]

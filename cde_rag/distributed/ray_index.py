@@ -159,7 +159,7 @@ def index(
             sample = sample_dataset(numbered, fields, loaded, size, headers=headers, seed=seed)
             context = fit(loaded, sample, strategy="random", seed=seed).with_windows(windows=windows)
             embedder = ContextualEmbedder(loaded, context)
-            warn_small_context(embedder.context.size, size)
+            warn_small_context(embedder.context.size, size, "passage")
         collection, is_new = Collection.create(store, embedder, parent_key=fields.parent, headers=headers), True
     with collection, _removing(store) if is_new else nullcontext():
         serving = _for_workers(collection.embedder)

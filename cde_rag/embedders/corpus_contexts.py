@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -12,7 +12,15 @@ from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
 from cde_rag.context.identity import ARITHMETIC, HasIdentity, ModelIdentity
-from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_small_context
+from cde_rag.context.sampling import (
+    Sample,
+    Strategy,
+    Unit,
+    sample_clusters,
+    sample_random,
+    sample_strata,
+    warn_small_context,
+)
 from cde_rag.errors import CDEWarning, ContextError, warn_user
 from cde_rag.models.model import Model
 from cde_rag.models.plain.fixed_texts import PROBES
@@ -48,9 +56,10 @@ def sampled(
     context_size: int | None,
     *,
     seed: int,
-    strategy: str,
+    strategy: Strategy | Literal["strata"] = "random",
     strata: Iterable[str] | None = None,
     source: str = "all",
+    unit: Unit = "document",
 ) -> Context:
     """Sample a corpus, and make a Context of a model's under an identity; see `ContextualEmbedder.from_corpus`.
 
@@ -70,7 +79,7 @@ def sampled(
     else:
         sample = sample_strata(texts, () if strata is None else strata, size, seed=seed)
     context = fit(model, sample, strategy=strategy, seed=seed, source=source, identity=identity)
-    warn_small_context(len(sample.documents), size)
+    warn_small_context(len(sample.documents), size, unit)
     return context
 
 

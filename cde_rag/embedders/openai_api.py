@@ -38,7 +38,8 @@ def openai_embedder(
     Raises:
         MissingExtraError: The extra `openai` is not installed.
         ModelError: There is no key, or the API does not answer with one vector for each text.
-        ValueError: `mini_batch_size` is below 1.
+        TypeError: `dimensions` or `mini_batch_size` is no whole number.
+        ValueError: One of them is below 1.
     """
     client = api_client(base_url, api_key, max_retries=max_retries, timeout_s=timeout_s)
     made = api_model(client, model, dimensions=dimensions, prefixes=prefixes, mini_batch_size=mini_batch_size)

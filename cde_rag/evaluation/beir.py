@@ -161,7 +161,7 @@ def read_judged_queries(folder: str | Path, *, split: str = "test") -> JudgedQue
     judged = [query for query in queries if query in judgments]
     ids = tuple(query for query in judged if queries[query].strip())
     if not ids:
-        raise CorpusError(f"{folder}: expected queries with a text, found {len(judged)} judged ones, all blank.")
+        raise CorpusError(f"{folder}: expected queries with a text, found {len(judged)} judged, all blank.")
     return JudgedQueries(
         ids,
         tuple(queries[query] for query in ids),

@@ -24,7 +24,6 @@ from cde_rag.evaluation.baselines import (
     DenseBaseline,
     MiniLM,
     baseline_rankings,
-    minilm_name,
 )
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.bm25 import word_hits
@@ -37,6 +36,7 @@ from cde_rag.evaluation.parents import SIBLINGS_SHARE
 from cde_rag.evaluation.ranking import Ranking
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
 from cde_rag.models.model import Model, cut_texts
+from cde_rag.models.plain.checkpoint import MINILM
 
 HYBRID = frozenset({"hybrid", "own_hybrid", "parents_hybrid"})  # these need words
 HEADERS = frozenset({"headers", "headers_hybrid"})  # these need parents
@@ -163,7 +163,7 @@ def _costs(systems: Collection[str], bound: "_Bound", texts: Sequence[str], mete
     if (own := _OF_MODEL.intersection(systems)) and bound.last is not None:
         costs |= dict.fromkeys(sorted(own), meter.cost(bound.last, texts))
     if minilm := _MINILM.intersection(systems):
-        costs |= dict.fromkeys(sorted(minilm), meter.cost(PlainEmbedder(minilm_name()), texts))
+        costs |= dict.fromkeys(sorted(minilm), meter.cost(PlainEmbedder(MINILM), texts))
     return costs
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from cde_rag.errors import counted
 from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS
@@ -230,7 +231,7 @@ class Evaluation:
     def __str__(self) -> str:
         seeds = ", ".join(map(str, self.seeds))
         smaller = any(one.context_documents < self.context_size for one in self.sets)
-        size = f"{'up to ' if smaller else ''}{self.context_size} context documents"
+        size = f"{'up to ' if smaller else ''}{counted(self.context_size, 'context document')}"
         name = f" · {self.sets[0].name}" if len(self.sets) == 1 else ""
         lines = [f"NDCG@10 × 100{name} · {self.model} · {size} · seeds {seeds}"]
         if len(self.sets) > 1:

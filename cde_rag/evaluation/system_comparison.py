@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from cde_rag.errors import counted
 from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.hybrid_weight import FEWEST
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
@@ -132,10 +133,8 @@ class SystemComparison:
             other = self.reference if self.best != self.reference else self._second
             lead = self.difference(self.best, other)
             more = "" if (count := self.needed(lead)) is None else f"; about {count:,} would show that"
-            return (
-                f"{self.queries} questions are too few to choose by, {FEWEST} are the fewest: so far {self.best} leads "
-                f"{other} by {_points(lead)}{more}."
-            )
+            few = f"{counted(self.queries, 'question')} {'is' if self.queries == 1 else 'are'} too few to choose by"
+            return f"{few}, {FEWEST} are the fewest: so far {self.best} leads {other} by {_points(lead)}{more}."
         other = self.reference if self.default in (None, self.taken) else self.default
         if self.taken == self.default:
             found = f"Keep {self.taken}, the default: nothing is surely better"

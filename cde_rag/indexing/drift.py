@@ -135,7 +135,8 @@ def measure_drift(
         StoreError: The collection is empty.
         ValueError: `probes` is below 1.
     """
-    from cde_rag.embedders.contextual import ContextualEmbedder, contextual
+    from cde_rag.embedders.contextual import contextual
+    from cde_rag.embedders.corpus_contexts import contextual_identity, sampled
 
     started = time.monotonic()
     probes = check_positive(probes, "probes")
@@ -145,13 +146,16 @@ def measure_drift(
     embedder = own
     if not (documents := store.count()):
         raise StoreError("Expected documents, found an empty collection: there is nothing to compare contexts on.")
-    candidate = ContextualEmbedder.from_corpus(
-        (embedded_text(row.record) for row in store.scroll()),
-        model=embedder,
-        context_size=context_size,
-        seed=seed,
-        strategy=strategy,
-        windows=embedder.windows,
+    candidate = embedder.with_context(
+        sampled(
+            embedder.model,
+            contextual_identity(embedder.model, windows=embedder.windows or None),
+            (embedded_text(row.record) for row in store.scroll()),
+            context_size,
+            seed=seed,
+            strategy=strategy,
+            unit="passage",
+        )
     )
     name = embedder.context.identity.name
     fitted = name if name in CALIBRATIONS else SUBSTITUTE

@@ -15,7 +15,7 @@ from jaxtyping import Float32
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import CorpusError, StoreError, TruncationWarning, warn_user
+from cde_rag.errors import CorpusError, StoreError, TruncationWarning, counted, warn_user
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.indexing.upsert import SMALLEST_PART, Progress, next_part
 from cde_rag.models.model import Embedded
@@ -97,8 +97,8 @@ def unread_error(faults: Mapping[str, Exception], *, rest: str) -> CorpusError:
     """
     id_, reason = next(iter(faults.items()))
     return CorpusError(
-        f"Expected texts that the model reads, found {len(faults)} records that wait still, such as {id_!r:.80}: "
-        f"{reason} {rest} Change these records, or delete them."
+        f"Expected texts that the model reads, found {counted(len(faults), 'record')} without vectors still, such as "
+        f"{id_!r:.80}: {reason} {rest} Change these records, or delete them."
     )
 
 

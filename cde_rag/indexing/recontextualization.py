@@ -247,7 +247,10 @@ def _sampling(model: "Model", identity: ModelIdentity, size: int, wanted: Wanted
     def bind(context: Context) -> Embedder:
         return ContextualEmbedder(model, context, options=options)
 
-    return _Move(matches, lambda texts: sampled(model, identity, texts, size, seed=seed, strategy=strategy), bind)
+    def context(texts: Iterator[str]) -> Context:
+        return sampled(model, identity, texts, size, seed=seed, strategy=strategy, unit="passage")
+
+    return _Move(matches, context, bind)
 
 
 def _given(embedder: Embedder, store: Store, serving: Embedder) -> _Move:

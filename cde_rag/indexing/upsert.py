@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder, plain_vectors
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, TruncationWarning, warn_user
+from cde_rag.errors import CDEWarning, ContextMismatchError, StoreError, TruncationWarning, counted, warn_user
 from cde_rag.indexing import made_vectors
 from cde_rag.indexing.made_vectors import CallVectors, ReadyVectors
 from cde_rag.indexing.partial_records import completed
@@ -461,9 +461,10 @@ class Upserter:
                 TruncationWarning,
             )
         if changes["repeated"]:
+            repeated = counted(changes["repeated"], "record")
             warn_user(
-                f"{changes['repeated']} records of this call have the id of an earlier one, or its text without an id, "
-                "and other metadata; the later metadata were kept. Give each an id of its own to keep both.",
+                f"Found {repeated} with the id of an earlier one of this call, or its text without an id, and other "
+                "metadata; the later metadata were kept. Give each an id of its own to keep both.",
                 CDEWarning,
             )
 

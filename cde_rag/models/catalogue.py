@@ -9,6 +9,7 @@ from cde_rag.models.files import model_files
 from cde_rag.models.files.model_files import DISTRIBUTIONS, MULTILINGUAL
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
+from cde_rag.models.plain.checkpoint import MINILM, carried
 
 _LICENCE: Final = "Apache-2.0"  # of the weights that we trained
 _COSTS: Final = {"cde-base": 3.0, "cde-multilingual": 3.0}  # by the beginning of a name; others are of MiniLM's size
@@ -43,7 +44,7 @@ class KnownModel:
 
 
 _HUB: Final = (  # sizes and licences as their model cards have them; costs: parameters of the body, MiniLM-L6 is 1
-    ("sentence-transformers/all-MiniLM-L6-v2", "English", 384, 256, 91, 1.0, "Apache-2.0"),
+    (MINILM, "English", 384, 256, 91, 1.0, "Apache-2.0"),
     ("Snowflake/snowflake-arctic-embed-xs", "English", 384, 512, 90, 1.0, "Apache-2.0"),
     ("MongoDB/mdbr-leaf-ir", "English", 768, 512, 92, 1.0, "Apache-2.0"),
     ("Snowflake/snowflake-arctic-embed-s", "English", 384, 512, 133, 2.0, "Apache-2.0"),
@@ -77,7 +78,8 @@ def known_models() -> Iterator[KnownModel]:
         if name not in names:
             yield KnownModel(name, f"package {distribution}", "trained", _languages(name), 0, 0, 0, 0.0, _LICENCE)
     for name, languages, dim, tokens, megabytes, cost, licence in _HUB:
-        yield KnownModel(name, "hub", "by arithmetic", languages, dim, tokens, megabytes, cost, licence)
+        where = "hub" if carried(name) is None else "installed"
+        yield KnownModel(name, where, "by arithmetic", languages, dim, tokens, megabytes, cost, licence)
 
 
 def _languages(name: str) -> str:

@@ -16,6 +16,7 @@ from cde_rag.models.files.names import ModelName
 from cde_rag.models.files.weights import MODULES, read_json
 from cde_rag.models.model import Model
 from cde_rag.models.plain.api_model import api_client, api_model
+from cde_rag.models.plain.checkpoint import carried
 from cde_rag.models.plain.sentence_transformer_model import QUERY_MODEL, SentenceTransformerModel
 from cde_rag.models.runtimes.attention import AUTO, Attention
 from cde_rag.models.runtimes.runtime_choice import Runtime
@@ -98,6 +99,8 @@ def _recognised(name: str) -> tuple[str, bool]:
     if folder is None and (Path(name).expanduser() / MODULES).is_file():
         return name, True  # without a config of its own, as static tables may be
     if folder is None:
+        if carried(name) is not None:
+            return name, True
         parsed = ModelName.parse(name)
         if not parsed.is_hub_id or parsed.has_options or user_path(parsed.base).is_dir():
             return name, False

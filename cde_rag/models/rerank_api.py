@@ -21,6 +21,7 @@ from jaxtyping import Float32
 from cde_rag.errors import ModelError, ServiceError
 
 ADDRESSES: Final = ("http://", "https://")
+KEY_VARIABLE: Final = "CDE_RAG_RERANK_KEY"  # of the environment: key of servers that are named by their addresses
 TIMEOUT_S: Final = 30.0  # of one call
 _ANSWER_BYTES: Final = 2**24  # that are read of an answer; one of 1 000 scores has 100 kB
 _SHOWN: Final = 200  # characters of an answer in messages
@@ -82,11 +83,12 @@ class RerankEndpoint:
     Args:
         name: "cohere:MODEL", "jina:MODEL", an address and a model such as "http://localhost:8000/v1/rerank#bge" of a
             server of Cohere's and Jina's form, or an address alone of a text-embeddings-inference, which serves one
-            model.
+            model. The key of an address, if it needs one, is the environment's CDE_RAG_RERANK_KEY.
         timeout_s: Seconds that a call may take.
 
     Raises:
-        ModelError: The name has no model, the address is none or has a user's name, or the environment has no key.
+        ModelError: The name has no model, the address is none or has a user's name, or the environment has no key of
+            the API, or one that is none.
     """
 
     def __init__(self, name: str, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -94,15 +96,15 @@ class RerankEndpoint:
         service, _, model = name.partition(":")
         if name.startswith(ADDRESSES):
             self._address, hash_sign, model = name.partition("#")
-            self._form, self._key = (_COHERE if hash_sign else _TEI), None
+            self._form, self._variable = (_COHERE if hash_sign else _TEI), KEY_VARIABLE
             needs_model = bool(hash_sign)
         else:
             found = SERVICES[service]
-            self._address, self._form, self._key = found.address, found.form, os.environ.get(found.key, "").strip()
+            self._address, self._form, self._variable = found.address, found.form, found.key
             needs_model = True
-            if not self._key or not (self._key.isascii() and self._key.isprintable()):
-                other = "characters that no key has" if self._key else "none"
-                raise ModelError(f"Expected a key for {name} in the environment's {found.key}, found {other}. Set it.")
+        self._key = _key_in(self._variable)
+        if not self._key and self._variable != KEY_VARIABLE:  # a server of one's own mostly needs none
+            raise ModelError(f"Expected a key for {name} in the environment's {self._variable}, found none. Set it.")
         if needs_model and not model:
             raise ModelError(
                 "Expected a model's name, as in cohere:rerank-v3.5 or http://localhost:8000/v1/rerank#bge-reranker, "
@@ -113,7 +115,7 @@ class RerankEndpoint:
         if "@" in urlsplit(self._address).netloc:
             raise ModelError(
                 "Expected an address without a user's name or password, which messages would show, found one with. "
-                "Leave them out; a proxy on this machine can add them."
+                f"Leave them out. A key is given by the environment's {KEY_VARIABLE}."
             )
         self._model = model
         self._opener: OpenerDirector = build_opener(_NoRedirects)
@@ -166,7 +168,7 @@ class RerankEndpoint:
                 said = error.read(_ANSWER_BYTES).decode(errors="replace")
             raise ServiceError(
                 f"{self.name}: expected scores, found status {error.code}: {said:.{_SHOWN}}. Check the address, the "
-                "model and the key, or search again later."
+                f"model and the key (the environment's {self._variable}), or search again later."
             ) from error
         except (OSError, HTTPException, UnicodeError) as error:  # no connection, no host's name, or the time is over
             reason = getattr(error, "reason", error)
@@ -174,6 +176,18 @@ class RerankEndpoint:
                 f"{self.name}: no answer within {self._timeout_s:g} s ({reason}). Is the server running? Search again, "
                 "or without the reranker."
             ) from error
+
+
+def _key_in(variable: str) -> str:
+    """Return the key in a variable of the environment; empty without one.
+
+    Raises:
+        ModelError: It has characters that a header cannot have; the message does not show it.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ModelError(f"Expected a key in the environment's {variable}, found characters that no key has. Set it.")
+    return key
 
 
 class _NoRedirects(HTTPRedirectHandler):

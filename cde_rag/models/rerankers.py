@@ -36,7 +36,8 @@ def named_reranker(
         name: A folder or a hub id of a cross-encoder, such as "cross-encoder/ms-marco-MiniLM-L6-v2", with `@revision`
             if need be. "cohere:MODEL" and "jina:MODEL", whose key is the environment's CO_API_KEY or JINA_API_KEY. An
             address and a model such as "http://localhost:8000/v1/rerank#bge-reranker-base" of a server of their form;
-            or an address alone, "http://localhost:8080/rerank", of a text-embeddings-inference.
+            or an address alone, "http://localhost:8080/rerank", of a text-embeddings-inference; the key of an address,
+            if it needs one, is the environment's CDE_RAG_RERANK_KEY.
         device: Device of the computation; by default CUDA if available, else the CPU.
         runtime: "torch", "openvino" or "onnx"; by default the fastest that is installed. Architectures other than
             BERT, RoBERTa, XLM-R and ModernBERT run in torch, by sentence-transformers.

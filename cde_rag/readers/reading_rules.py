@@ -67,10 +67,13 @@ class ReadingRules:
     def with_changes(self, changes: Mapping[str, Any]) -> "ReadingRules":
         """Return the rules with other values of some fields; a length in tokens takes the place of one in characters.
 
+        Args:
+            changes: New values by their fields; None leaves a field as it is.
+
         Raises:
             ValueError: They do not go together.
         """
-        changes = dict(changes)
+        changes = {name: value for name, value in changes.items() if value is not None}
         if "tokens" in changes:
             changes.setdefault("characters", None)
         elif "characters" in changes:

@@ -13,7 +13,7 @@ from jaxtyping import Float32
 
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import PendingVectorsWarning, TextIndexError, TextIndexWarning, warn_user
+from cde_rag.errors import PendingVectorsWarning, TextIndexError, TextIndexWarning, counted, warn_user
 from cde_rag.records import Hit, Hits, Record, embedded_text
 from cde_rag.search.calibration import ScoreCalibration, calibration_of
 from cde_rag.search.fusion import Fusion, fuse
@@ -92,8 +92,8 @@ class DenseRetriever:
         if pending_of(found) and PendingVectorsWarning not in self._told:
             self._told.add(PendingVectorsWarning)
             warn_user(
-                f"{pending_of(found):,} records wait for their vectors and are not found by them. Search by hybrid, "
-                "which finds them by words, or make the vectors: collection.embed_pending().",
+                f"Without vectors yet, and not found by them: {counted(pending_of(found), 'record')}. Search by "
+                "hybrid, which finds these by words, or make the vectors: collection.embed_pending().",
                 PendingVectorsWarning,
             )
         return found

@@ -25,7 +25,7 @@ from mcp_types import (
     ToolAnnotations,
     jsonrpc_message_adapter,
 )
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from cde_rag._validation import wrong_argument
 from cde_rag._version import __version__
@@ -48,6 +48,15 @@ RERANKING: Final = ("rerank", "rerank_top", "rerank_budget_ms")  # arguments of 
 NO_RERANKERS: Final[Mapping[str, Rerank]] = MappingProxyType({})
 READING: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
+
+def _no_bool(given: object) -> object:
+    """Refuse true and false, which pydantic takes for 1 and 0."""
+    if isinstance(given, bool):
+        raise ValueError("expected a whole number")
+    return given
+
+
+Count = Annotated[int, BeforeValidator(_no_bool)]
 Name = Annotated[str | None, Field(description="Name of the collection; may be left out where there is one.")]
 
 
@@ -83,7 +92,7 @@ class CollectionTools:
             str, Field(max_length=QUERY_CHARACTERS, description="Question or keywords, in natural language.")
         ],
         collection: Name = None,
-        k: Annotated[int, Field(ge=1, le=MOST_HITS, description="Maximum number of hits.")] = 8,
+        k: Annotated[Count, Field(ge=1, le=MOST_HITS, description="Maximum number of hits.")] = 8,
         where: Annotated[
             dict[str, Any] | None,
             Field(description='Filter over the metadata, such as {"source": "install.md"} or {"year": {"gte": 2020}}.'),
@@ -94,10 +103,10 @@ class CollectionTools:
         ] = "hybrid",
         rerank: Annotated[str | None, Field(description="Name of a reranker of the best hits.")] = None,
         rerank_top: Annotated[
-            int | None, Field(ge=1, le=MOST_RERANKED, description="Number of hits to rerank; 50 by default.")
+            Count | None, Field(ge=1, le=MOST_RERANKED, description="Number of hits to rerank; 50 by default.")
         ] = None,
         rerank_budget_ms: Annotated[
-            int | None,
+            Count | None,
             Field(ge=0, description="Milliseconds of reranking; hits without a score are left out, but the first k."),
         ] = None,
     ) -> list[dict[str, Any]]:
@@ -133,7 +142,7 @@ class CollectionTools:
         self,
         id: Annotated[str, Field(description="Id of a hit.")],  # noqa: A002 (the name that agents see)
         collection: Name = None,
-        around: Annotated[int, Field(ge=0, le=20, description="Passages on each side.")] = 2,
+        around: Annotated[Count, Field(ge=0, le=20, description="Passages on each side.")] = 2,
     ) -> list[dict[str, Any]]:
         """Return a passage between its neighbours of the same document, in their order."""
         records = neighbours_of(self._named(collection), id, around)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cde_rag import Collection, Record
-from cde_rag.evaluation.baselines import minilm_name
 from cde_rag.evaluation.question_folder import Site, read_corpus, unpack
+from cde_rag_training.clustering.surrogate import minilm_folder
 from lab.experiments.result_tables import write_table
 
 PORTIONS: Final = 8  # of a filling, half of them beside queries
@@ -176,7 +176,7 @@ def plain(texts: Sequence[str], question: str, place: Path) -> float:
     file = place / "texts.json"
     file.write_text(json.dumps(texts), encoding="utf-8")
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", PLAIN, file, minilm_name(), question], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", PLAIN, file, str(minilm_folder()), question], check=True, capture_output=True)
     return time.perf_counter() - started
 
 

@@ -28,10 +28,10 @@ from cde_rag.evaluation.answer_passages import PagePassage
 from cde_rag.evaluation.answer_scores import JudgedPassages as Judged
 from cde_rag.evaluation.answer_scores import answer_difference, judged_passages, mean_score, parts_of
 from cde_rag.evaluation.answer_systems import JudgedIndex
-from cde_rag.evaluation.baselines import minilm_name
 from cde_rag.evaluation.intervals import Difference
 from cde_rag.evaluation.question_folder import Site, page_names, read_questions
 from cde_rag.evaluation.ranking import DEPTH
+from cde_rag_training.clustering.surrogate import minilm_folder
 
 INDEX: Final = "cde-rag index"
 _WITHIN: Final = "found@1000"
@@ -91,7 +91,7 @@ def txtai(pages: Path) -> Search:
     passages = [
         TutorialHit(str(file), text) for file in files for text in file.read_text().split("\n\n") if text.strip()
     ]
-    embeddings = Embeddings(path=minilm_name())
+    embeddings = Embeddings(path=str(minilm_folder()))
     embeddings.index(passage.text for passage in passages)
 
     return lambda query: [passages[place] for place, _ in embeddings.search(query, DEPTH)]
@@ -120,7 +120,7 @@ def _of_langchain() -> Any:
 
     class MiniLMForLangChain(Embeddings):
         def __init__(self) -> None:
-            self._model = SentenceTransformer(minilm_name(), device="cpu")
+            self._model = SentenceTransformer(str(minilm_folder()), device="cpu")
 
         def embed_documents(self, texts: list[str]) -> list[list[float]]:
             return self._model.encode(texts).tolist()
@@ -136,7 +136,7 @@ def _of_llama_index() -> Any:
     from llama_index.core.embeddings import BaseEmbedding
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(minilm_name(), device="cpu")
+    model = SentenceTransformer(str(minilm_folder()), device="cpu")
 
     class MiniLMForLlamaIndex(BaseEmbedding):
         def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:

@@ -201,7 +201,7 @@ def test_collections_that_come_after_the_switch_are_named_and_moved_next(
         webui.client.delete_collection(SEARCH)
         webui.insert("file-three", ["a heron"], new)
         move.catch_up(new)
-        assert "2 collections were made meanwhile with other vectors, such as file-two" in move.line(new)
+        assert "Made meanwhile with other vectors: 2 collections, such as file-two" in move.line(new)
         move.release()
     assert sorted(webui.all()) == sorted([*(set(NAMES) - {SEARCH}), "file-two", "file-three", "file-empty"])
     with reembedding(webui.target) as move:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from cde_rag import Collection, FunctionEmbedder
 from cde_rag import records as intake
 from cde_rag.cli import app
+from cde_rag.cli.collections import existing
 from cde_rag.cli.output import explain_no_hits, print_hits
 from cde_rag.errors import ContextMismatchError
 from cde_rag.records import Hit
@@ -43,8 +45,9 @@ def contents(path: Path, model: Path) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_a_context_of_one_passage_is_named_as_one(run, tmp_path: Path):
     (tmp_path / "a.txt").write_text("A text.")
-    for _ in range(2):
+    for time in range(2):
         found = run("index", tmp_path / "a.txt", tmp_path / "p").stderr
+        assert ("The context has only one passage, too few" in found) == (time == 0)
     assert "exists and keeps its context of 1 passage.\n" in found
 
 
@@ -54,7 +57,11 @@ def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
     counts = {"added": 20, "replaced": 0, "updated": 0, "unchanged": 0, "truncated": 1, "skipped": 0, "deleted": 0}
     assert json.loads(first.stdout) == {"documents": 20, **counts}
     assert "Warning: 1 of 20 embedded records exceed the model's limit of 32 tokens" in first.stderr
-    assert "20 different documents" in first.stderr  # fewer than a context wants
+    assert (
+        "Warning: The context has only 20 different passages, too few to show the common features of a corpus. Once "
+        "there are 64, move to a new one: cde-rag recontextualize COLLECTION, or in Python "
+        "collection.recontextualize()."
+    ) in first.stderr
     again = run(*command)
     assert json.loads(again.stdout) == {"documents": 20, **counts, "added": 0, "unchanged": 20, "truncated": 0}
     assert "keeps its context of 20 passages" in again.stderr
@@ -529,25 +536,31 @@ def test_a_collection_of_a_function_says_what_works_without_it(tmp_path: Path):
     assert "no word of the query is in any passage" in missing.stderr
 
 
-def test_upgrade_adopts_what_inspect_names(run, tmp_path: Path):
+@pytest.mark.parametrize("tenant", [(), ("--tenant", "acme & sons")])
+def test_upgrade_adopts_what_inspect_names(run, tmp_path: Path, tenant: tuple[str, ...]):
     (tmp_path / "docs").mkdir()
     for n in range(70):
         (tmp_path / "docs" / f"{n}.md").write_text(f"## Part\n\n{WORDS[n % 9]} {WORDS[n // 9]} delta {n}")
     old = tmp_path / "old.faiss"
-    run("index", tmp_path / "docs", old, "--context-size", 8, "--no-progress")
-    store = FaissStore(old)
+    run("index", tmp_path / "docs", old, *(tenant or ("--context-size", "8")), "--no-progress")
+    store = existing(str(old), tenant[1]) if tenant else FaissStore(old)
     settings = dict(store.manifest().settings)
     store.write(
         lambda state: state._session.put_settings(
             {key: settings[key] for key in settings.keys() - {CALIBRATION, "reading"}}
         )
     )
-    named = json.loads(run("inspect", old, "--json").stdout)["newer_defaults"]
+    named = json.loads(run("inspect", old, *tenant, "--json").stdout)["newer_defaults"]
     assert [name.partition(" ")[0] for name in named] == ["passages", "a", "hybrid"]
-    run("upgrade", old, "--no-progress")
-    assert json.loads(run("inspect", old, "--json").stdout)["newer_defaults"] == []
+    shown = run("inspect", old, *tenant).stderr.splitlines()[-1]
+    assert shown == f"To adopt the newer defaults: {shlex.join(['cde-rag', 'upgrade', str(old), *tenant])}"
+    run(*shlex.split(shown)[6:], "--no-progress")
+    (backup,) = tmp_path.glob("*.before-upgrade")
+    kept = json.loads((backup / "backup.json").read_text())["settings"]
+    assert kept.get("tenant") == (tenant[1] if tenant else None)
+    assert json.loads(run("inspect", old, *tenant, "--json").stdout)["newer_defaults"] == []
     manifest = store.manifest()
     assert (known := calibration_of(manifest.settings, manifest.fingerprint)) is not None
     assert known.records == 70
-    assert "has the newest defaults" in run("upgrade", old).stderr
+    assert "has the newest defaults" in run("upgrade", old, *tenant).stderr
     store.close()

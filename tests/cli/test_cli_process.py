@@ -75,6 +75,16 @@ def test_a_closed_pipe_is_no_error():
     assert writer.stderr == b""
 
 
+@pytest.mark.parametrize(("package", "command"), [("cde_rag", "cde-rag"), ("cde_rag_training", "cde-rag-train")])
+def test_a_package_is_run_as_its_command(package: str, command: str, tmp_path: Path):
+    """Where the scripts' folder is in no PATH."""
+    run = [sys.executable, "-m", package]
+    found = subprocess.run([*run, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith(f"Usage: {command} [OPTIONS] COMMAND")
+    wrong = subprocess.run([*run, "nothing"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (wrong.returncode, f"Try '{command} -h' for help." in wrong.stderr) == (2, True)
+
+
 def test_version_is_printed():
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"cde-rag {cde_rag.__version__}\n")

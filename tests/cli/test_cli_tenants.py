@@ -7,7 +7,7 @@ import pytest
 
 COMMANDS = [
     ["search", "river"], ["count"], ["inspect"], ["verify"], ["recontextualize"], ["rollback"],
-    ["drift", "--probes", "3"],
+    ["drift", "--probes", "3"], ["audit"], ["upgrade"],
 ]  # fmt: skip
 
 

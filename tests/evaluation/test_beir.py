@@ -75,7 +75,7 @@ def test_blank_queries_are_left_out_and_counted(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"0 blank queries and 1 judged documents .*such as 'gone'"):
         evaluate([read_beir(tmp_path)], strict=True)
     judgments.write_text("b\td\t1\n")
-    with pytest.raises(CorpusError, match="found 1 judged ones, all blank"):
+    with pytest.raises(CorpusError, match="found 1 judged, all blank"):
         read_beir(tmp_path)
 
 

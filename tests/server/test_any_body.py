@@ -1,12 +1,17 @@
 """Whatever JSON a request holds, its answer is one of the API: no internal error, and a sentence for a refusal."""
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from served import JSON, Running
+
+from cde_rag.server import http_app  # noqa: F401 (all bodies)
+from cde_rag.server.service import RequestBody
 
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/embeddings", {"model": "papers:query", "input": "river", "dimensions": 4, "encoding_format": "base64"}),
@@ -58,3 +63,25 @@ def test_no_body_is_an_internal_error(server: Running, data: st.DataObject) -> N
     assert response.status_code < 500, (changed, response.text)
     if response.status_code != 200:
         assert len(response.json()["error"]["message"]) > 10
+
+
+def bodies(kind: type[RequestBody] = RequestBody) -> Iterator[type[RequestBody]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from bodies(each)
+
+
+def test_true_and_false_are_no_numbers_in_any_body() -> None:
+    """Python takes them for 1 and 0."""
+    numbers = [
+        (body, name)
+        for body in bodies()
+        for name, field in body.model_fields.items()
+        if {int, float} & {field.annotation, *get_args(field.annotation)}
+    ]
+    assert len(numbers) >= 20
+    for body, name in numbers:
+        for given_value in (True, False):
+            with pytest.raises(ValidationError) as refused:
+                body.model_validate({name: given_value})
+            assert name in {error["loc"][0] for error in refused.value.errors()}, (body, name)

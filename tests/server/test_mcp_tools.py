@@ -136,6 +136,14 @@ WRONG_CALLS = [
     ("search", {"query": "river", "rerank": "cross-encoder/x"}, "rerankers of this server, which has none, found"),
     ("search", {"query": "river", "rerank_top": 3}, "rerank_top and rerank_budget_ms are of rerank"),
     ("search", {"query": "river", "rerank_top": 0}, "search: rerank_top has to be greater than or equal to 1, found"),
+    ("search", {"query": "river", "k": True}, "search: k: expected a whole number, found True."),
+    ("search", {"query": "river", "rerank_top": True}, "search: rerank_top: expected a whole number, found True."),
+    (
+        "search",
+        {"query": "river", "rerank_budget_ms": False},
+        "search: rerank_budget_ms: expected a whole number, found",
+    ),
+    ("context", {"id": "r1", "around": False}, "context: around: expected a whole number, found False."),
     ("context", {"id": "nobody"}, "There is no passage"),
     ("get", {"ids": []}, "get: ids has to have at least 1 item, found []."),
     (

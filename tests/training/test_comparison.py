@@ -1,5 +1,7 @@
 """The honest comparison: the scores are those of `evaluate`, and the verdict follows from the interval alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny import WORDS
@@ -51,6 +53,15 @@ def test_a_gain_on_every_query_is_better():
     assert found.ndcg == {"start": 0.5, "adapted": 0.625, "bm25": 0.25}
     assert found.queries == {"keywords": 20, "title": 20}
     assert found.to_json()["shares"] == {"0.5": 0.6, "1": 0.4}
+
+
+def test_the_report_names_the_number_of_queries_and_their_kinds_if_there_are_several():
+    found = comparison(np.full(40, 0.125))
+    assert str(found).splitlines()[0] == (
+        "NDCG@10 × 100 over 80 documents, on 40 queries kept apart from training: keywords 20, title 20"
+    )
+    one = replace(found, documents=1, queries={"question": 1}, by_kind={"question": found.ndcg})
+    assert str(one).splitlines()[0] == "NDCG@10 × 100 over 1 document, on 1 query kept apart from training"
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_a_language_model_writes_and_a_stopped_command_resumes(
 
     llm.answer = breaks
     stopped = run(*command, code=1)
-    assert "out of money 57 questions are kept: run the same command again" in stopped.stderr.splitlines()[-1]
+    assert "out of money Kept: 57 questions. Run the same command again" in stopped.stderr.splitlines()[-1]
     assert not asked
     llm.status = 200
     done = run(*command)

@@ -174,7 +174,7 @@ def test_an_address_that_stays_busy_is_told_and_what_is_written_is_kept(llm: Fak
     def busy(done: Written) -> None:
         llm.status = 429 if done.sections == 2 else 200
 
-    with pytest.raises(WritingError, match=r"is busy.* [56] questions are kept: run the same command again"):
+    with pytest.raises(WritingError, match=r"is busy.* Kept: [56] questions\. Run the same command again"):
         written(llm, tmp_path / "written.jsonl", busy, questions=20)
     llm.status = 200
     before = len(llm.asked)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cde_rag._validation import check_positive
-from cde_rag.errors import CorpusError, ModelError, ServiceError, require
+from cde_rag.errors import CorpusError, ModelError, ServiceError, counted, require
 from cde_rag.models.plain.fixed_texts import PROBES
 from cde_rag.models.plain.function_model import BYTES_A_TOKEN, FunctionModel
 
@@ -43,6 +43,8 @@ def api_model(
 ) -> FunctionModel:
     """Make the model of a client; other arguments and errors as in `openai_embedder`."""
     check_positive(mini_batch_size, "mini_batch_size")
+    if dimensions is not None:
+        check_positive(dimensions, "dimensions")
     openai: Any = require("openai", "openai")
     asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
     if dimensions is not None:
@@ -64,8 +66,8 @@ def api_model(
                         "refuses. Shorten it, or split it."
                     ) from error
                 raise ServiceError(
-                    f"{where}: expected {len(part)} vectors, found: {error} Written records stay: make the same call "
-                    "again, and it resumes."
+                    f"{where}: expected {counted(len(part), 'vector')}, found: {error} Written records stay: make the "
+                    "same call again, and it resumes."
                 ) from error
             vectors += _vectors(answer, len(part), where)
         return vectors
@@ -93,7 +95,9 @@ def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:
         or len(rows) != expected
         or not all(isinstance(one, list) for one in found.values())
     ):
-        raise ServiceError(f"{where}: expected {expected} vectors, numbered from 0, found {len(rows)}, or others.")
+        raise ServiceError(
+            f"{where}: expected {counted(expected, 'vector')}, numbered from 0, found {len(rows)}, or others."
+        )
     return [found[place] for place in range(expected)]
 
 

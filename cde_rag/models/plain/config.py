@@ -189,6 +189,8 @@ def read_prompts(files: ModelFiles) -> Mapping[str, str]:
         check_settings(SETTINGS, settings, known={**known, "model_type": _KIND})
         if (kind := settings.get("model_type", _KIND)) != _KIND:
             raise OtherArchitectureError(f"model_type {kind!r} in {SETTINGS}")  # null, with which modules are left out
+        if (cut := settings.get("truncate_dim")) is not None:  # false, too, is a number: no vector is left
+            raise OtherArchitectureError(f"truncate_dim {cut!r:.80} in {SETTINGS}")
         own: dict[str, str | None] = settings.get("prompts") or {}
         return {name: prompt or "" for name, prompt in (_PROMPTS | own).items()}
 

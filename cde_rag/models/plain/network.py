@@ -160,7 +160,7 @@ class TorchTextModel:
         self.dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")
         self.attention = use_attention(encoder, attention, device=self.device, dtype=self.dtype)
         length, tokenizer = model.max_seq_length, model.tokenizer
-        if length is not None and not length >= 1:
+        if length is not None and (isinstance(length, bool) or not length >= 1):
             raise ModelError(f"{files.name}: expected texts of 1 token or more, found a max_seq_length of {length}.")
         self.max_length = int(length) if length and np.isfinite(length) else UNLIMITED
         static = isinstance(tokenizer, Tokenizer)
@@ -171,6 +171,8 @@ class TorchTextModel:
             else tokenizer.num_special_tokens_to_add(pair=False)
         )
         self.dim = int(model.get_embedding_dimension())
+        if (cut := model.truncate_dim) is not None and (isinstance(cut, bool) or self.dim < 1):
+            raise ModelError(f"{files.name}: expected vectors of 1 number or more, found a truncate_dim of {cut}.")
         self.prompts: Mapping[str, str] = model.prompts
         self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
 

@@ -49,7 +49,11 @@ def read_sizes(found: Mapping[str, Any], names: Mapping[str, tuple[str, int]]) -
     sizes: dict[str, int] = {}
     for theirs, (ours, usual) in names.items():
         value: Any = found.get(theirs, usual)
-        if not 0 < value <= (_MOST_LAYERS if ours == "layers" else _LARGEST) or value != int(value):
+        if (
+            isinstance(value, bool)
+            or not 0 < value <= (_MOST_LAYERS if ours == "layers" else _LARGEST)
+            or value != int(value)
+        ):
             raise OtherArchitectureError(f"{theirs} {value!s:.80} in config.json")
         sizes[ours] = int(value)
     return sizes

@@ -91,7 +91,7 @@ export async function describe() {
 function describeFacts(found) {
   const context = found.context_size
     ? `made ${found.context_created.slice(0, 10)} from ${number(found.context_size)} of ` +
-      `${number(found.context_documents_seen)} passages`
+      counted(found.context_documents_seen, "passage")
     : "none: passages are read without a corpus";
   byId("context").textContent = `Context: ${context}.`;
   const facts = [

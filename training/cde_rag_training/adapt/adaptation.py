@@ -13,6 +13,7 @@ from typing import Any
 from cde_rag._files import write_durably
 from cde_rag._validation import digest
 from cde_rag.context.file_format import canonical_json
+from cde_rag.errors import counted
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.models import CDEModel
 from cde_rag.models.tokenizer import TextTokenizer
@@ -98,7 +99,7 @@ class Adaptation:
         return {"model": str(self.model.resolve())} | training | self.comparison.to_json()
 
     def __str__(self) -> str:
-        lines = [str(self.comparison), f"Trained for {self.minutes:.1f} minutes: {self.updates} updates."]
+        lines = [str(self.comparison), f"Trained for {self.minutes:.1f} minutes: {counted(self.updates, 'update')}."]
         if not self.comparison.better and self.updates < FEW_UPDATES:
             lines.append("So few updates teach little: give more minutes, or a faster machine.")
         return "\n".join(lines)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.errors import SmallContextWarning, TruncationWarning
+from cde_rag.errors import SmallContextWarning, TruncationWarning, counted
 from cde_rag.evaluation.baselines import MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
@@ -158,13 +158,15 @@ class BeforeAfter:
 
     def __str__(self) -> str:
         kinds = list(self.queries) if len(self.queries) > 1 else []
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in self.queries.items())
+        counts = counted(sum(self.queries.values()), "query")
+        of_kinds = ", ".join(f"{kind} {self.queries[kind]:,}" for kind in kinds)
         names = {"start": f"doing nothing: {self.start}", "adapted": f"adapted (share {self.share:g})", "bm25": "BM25"}
         if self.hybrid is not None:
             names |= {"start hybrid": "hybrid, doing nothing", "adapted hybrid": "hybrid, adapted"}
         width = max(map(len, names.values()))
         lines = [
-            f"NDCG@10 × 100 over {self.documents:,} documents, on queries kept apart from training: {counts}",
+            f"NDCG@10 × 100 over {counted(self.documents, 'document')}, on {counts} kept apart from training"
+            + (f": {of_kinds}" if kinds else ""),
             f"{'':{width}}  {'all':>6}" + "".join(f"  {kind:>8}" for kind in kinds),
         ]
         for system, name in names.items():

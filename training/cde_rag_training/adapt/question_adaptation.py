@@ -12,7 +12,7 @@ from cde_rag._files import write_durably
 from cde_rag._validation import digest
 from cde_rag.context.file_format import canonical_json
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.errors import CorpusError, ModelError
+from cde_rag.errors import CorpusError, ModelError, counted
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.models import CDEModel
@@ -226,7 +226,7 @@ def _prepared(
     folder = work / "prepared"
     if (folder / MANIFEST).exists():
         return Prepared.load(folder)
-    say(f"Looking for hard negatives among {len(material.training.passages):,} passages")
+    say(f"Looking for hard negatives among {counted(len(material.training.passages), 'passage')}")
     loaded: list[Surrogate] = []
 
     def embed(texts: Sequence[str]) -> Any:
@@ -237,7 +237,7 @@ def _prepared(
     name = f"minilm-{SURROGATE_TOKENS}"
     surrogate = cached(embed, name, work / "cache")
     pairs = training_pairs(material, rehearsed, config, surrogate=surrogate)
-    say(f"Preparing {len(pairs):,} pairs: tokens, vectors, clusters")
+    say(f"Preparing {counted(len(pairs), 'pair')}: tokens, vectors, clusters")
     max_length = min(config.max_length, start.network.config.max_length)
     lexical = config.recipe is not None and config.recipe.is_lexical
     settings = PrepareConfig(max_length=max_length, surrogate=name, lexical=lexical, seed=config.seed)

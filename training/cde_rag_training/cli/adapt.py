@@ -14,6 +14,7 @@ import typer
 
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line, print_json, printable
 from cde_rag.cli.serve import LLM_KEY_VARIABLE
+from cde_rag.errors import counted
 from cde_rag_training.cli.recipes import ConfigOption, PresetOption, chosen_recipe, tell_skipped
 
 if TYPE_CHECKING:
@@ -140,8 +141,7 @@ def adapt(
         raise typer.BadParameter("it names a model of an address: give --llm, too", param_hint="--llm-model")
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
-    changes = {"characters": max_characters, "code": code}
-    reading = NEWEST.with_changes({name: value for name, value in changes.items() if value is not None})
+    reading = NEWEST.with_changes({"characters": max_characters, "code": code})
     reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, reading=reading)
     shown = sys.stderr.isatty() if progress is None else progress
     with _resumable(output):
@@ -300,7 +300,8 @@ def _written(
 
     ask = remote_answers(writer.url, writer.model, os.environ.get(LLM_KEY_VARIABLE))
     journal = claimed(output, plan) / JOURNAL
-    _say(f"{writer.model or 'The language model'} at {writer.url} writes {writer.config.questions} questions")
+    wanted = counted(writer.config.questions, "question")
+    _say(f"{writer.model or 'The language model'} at {writer.url} writes {wanted}")
     with tqdm(total=writer.config.questions, desc="questions", unit="", disable=not progress) as bar:
 
         def update(written: Written) -> None:
@@ -311,7 +312,8 @@ def _written(
         written = write_questions(ask, sections, journal, writer.config, on_progress=update)
     lines = "".join(f"{json.dumps(as_row(each), ensure_ascii=False)}\n" for each in written.questions)
     write_durably(output / QUESTIONS, lines.encode())
-    _say(f"{len(written.questions)} questions about {written.sections} sections are in {output / QUESTIONS}")
+    about = counted(written.sections, "section")
+    _say(f"{output / QUESTIONS}: {counted(len(written.questions), 'question')} about {about}")
     for reason, count in written.refused.most_common():
         typer.echo(f"  refused: {count:,} × {reason}", err=True)
     return find_answers(written.questions, corpus, name=name)
@@ -332,8 +334,9 @@ def _tell_sections(corpus: "OwnCorpus", writer: _Writer, *, as_json: bool) -> No
         print_json({"sections": len(asked), "of": len(sections), "pages": pages, "characters": characters})
         return
     typer.echo(
-        f"{len(asked):,} of {len(sections):,} sections, of {pages:,} pages, would be sent to {writer.url} in as many "
-        f"requests: {characters:,} characters, prompts included. Nothing was sent. The first one:"
+        f"{len(asked):,} of {counted(len(sections), 'section')}, of {counted(pages, 'page')}, would be sent to "
+        f"{writer.url} in as many requests: {characters:,} characters, prompts included. Nothing was sent. The first "
+        "one:"
     )
     for message in prompt_of(sections[0], 0, writer.config)[1:]:
         typer.echo(printable(message["content"]))

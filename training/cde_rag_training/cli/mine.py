@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json
+from cde_rag.errors import counted
 from cde_rag_training.cli.prepare import SURROGATE, check_surrogate_device, surrogate_of
 from cde_rag_training.cli.recipes import (
     ColumnsOption,
@@ -85,5 +86,6 @@ def mine(
         print_json({"file": str(output.resolve()), "found": found.found, "without": found.without})
         return
     for name, number in found.found.items():
-        typer.echo(f"{name}: {number:,} hard negatives; {found.without[name]:,} pairs have none", err=True)
-    typer.echo(f"{output}: {len(found.pairs):,} pairs")
+        without = counted(found.without[name], "pair")
+        typer.echo(f"{name}: {counted(number, 'hard negative')}; {without} without", err=True)
+    typer.echo(f"{output}: {counted(len(found.pairs), 'pair')}")

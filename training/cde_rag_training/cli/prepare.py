@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line, print_json, printable
+from cde_rag.errors import counted
 from cde_rag_training.cli.recipes import (
     ColumnsOption,
     PairsArgument,
@@ -198,7 +199,7 @@ def _without_duplicates(pairs: "list[Pair]", against: list[Path], embed: "Surrog
     found = without_near_duplicates(pairs, DuplicateConfig(), surrogate=embed, against=sets)
     for one in found.report(examples=1):
         _tell(one)
-    typer.echo(f"{len(pairs):,} pairs, {len(found.pairs):,} without near-duplicates", err=True)
+    typer.echo(f"{counted(len(pairs), 'pair')}, {len(found.pairs):,} without near-duplicates", err=True)
     return found.pairs
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.output import JsonOption, print_json, printable
+from cde_rag.errors import counted
 from cde_rag_training.cli.prepare import SURROGATE, surrogate_of
 from cde_rag_training.cli.recipes import tell_skipped
 
@@ -89,7 +90,7 @@ def questions(
     else:
         _tell(report)
         for name, count in report.files.items():
-            typer.echo(f"{output / name}: {count:,} pairs")
+            typer.echo(f"{output / name}: {counted(count, 'pair')}")
 
 
 def _read(source: Path, names: list[str], pages: Path | None) -> "list[QuestionCorpus]":
@@ -120,7 +121,7 @@ def _surrogate(name: str, output: Path) -> "Surrogate | None":
 def _tell(report: "PairsReport") -> None:
     """Print questions and answers by kind, corpora with many questions without one, and removed pairs to stderr."""
     for kind, count in report.kinds.items():
-        typer.echo(f"  {kind or 'no kind':<12} {count.found:>7,} of {count.questions:,} questions", err=True)
+        typer.echo(f"  {kind or 'no kind':<12} {count.found:>7,} of {counted(count.questions, 'question')}", err=True)
     for one in report.corpora:
         if one.count.found < LOW * one.count.questions:
             missing = ", ".join(one.not_found[:3])
@@ -129,6 +130,6 @@ def _tell(report: "PairsReport") -> None:
                 err=True,
             )
     for where, count in report.removed.items():
-        typer.echo(printable(f"  removed, as in {where}: {count:,} pairs"), err=True)
+        typer.echo(printable(f"  removed, as in {where}: {counted(count, 'pair')}"), err=True)
     if report.passed_over:
         typer.echo(printable(f"  no evaluation sets: {', '.join(report.passed_over)}"), err=True)

