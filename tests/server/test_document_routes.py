@@ -85,6 +85,13 @@ def test_values_of_every_kind_are_counted(server: Running) -> None:
     assert Contents.of(notes(server), most=3).complete
 
 
+def test_values_that_are_numbers_ascend(server: Running) -> None:
+    sizes = [10, 9, 100, 9, 2.5, -1]
+    notes(server).add_records([Record(f"n{i}", text, "", {"size": sizes[i]}) for i, text in enumerate(texts(6))])
+    (field,) = server.get("/v1/collections/notes/overview")["fields"]
+    assert [one["value"] for one in field["values"]] == sorted(set(sizes))
+
+
 def test_documents_are_listed_found_and_deleted(server: Running, docs: Path) -> None:
     notes(server).add_records(RecordReader(docs))
     notes(server).add_records([Record("alone", "river bank")])
