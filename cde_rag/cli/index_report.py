@@ -177,6 +177,17 @@ def print_missing(documents: list[str]) -> None:
         typer.echo(printable(found), err=True)
 
 
+def print_stale(rows: dict[str, int]) -> None:
+    """Print the numbers of rows that files of records no longer have."""
+    if total := sum(rows.values()):
+        stay = "1 row is" if total == 1 else f"{total:,} rows are"
+        named = _named([f"{name} ({count:,})" for name, count in rows.items()])
+        remedy = (
+            "They stay, since records are replaced by id alone. --sync deletes what no source has: name all sources"
+        )
+        typer.echo(printable(f"{stay} no longer in the files that they were read from: {named}. {remedy}."), err=True)
+
+
 def documents_of(passages: dict[str, str]) -> str:
     """Return the first names of the documents of passages, given by the passages' ids."""
     return _named(list(dict.fromkeys(passages.values())))

@@ -16,6 +16,7 @@ from cde_rag.cli.index_report import (
     print_plan,
     print_result,
     print_skipped,
+    print_stale,
     print_state,
     print_unread,
     searchable,
@@ -117,6 +118,7 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         StoreError: The collection was made with other options, or cannot be written.
     """
     from cde_rag.indexing.replacement import missing_documents
+    from cde_rag.indexing.stale_rows import missing_tables, stale_rows
     from cde_rag.readers.reading_rules import NEWEST
 
     watch = None
@@ -145,7 +147,8 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
                 watch.follow(opened, counts)
                 return
         documents = opened.count()
-        print_missing(missing_documents(opened.store, reader))
+        print_missing([*missing_documents(opened.store, reader), *missing_tables(opened.store, reader)])
+        print_stale(stale_rows(opened.store, reader))
     print_result(options.path, documents, counts, as_json=options.as_json)
 
 
@@ -173,6 +176,7 @@ def _check_found(reader: "RecordReader", options: IndexOptions) -> None:
 def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
     """Count the writes of a run."""
     from cde_rag.indexing.replacement import missing_documents, unread_passages
+    from cde_rag.indexing.stale_rows import missing_tables, stale_rows
 
     store = at(options.path) if options.tenant is None else _tenant_store(options.tenant, options)
     if store is None or not store.exists():
@@ -187,7 +191,9 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
             typer.echo(f"--sync would delete nothing, since {_passed_over(reader)}.", err=True)
             others = {}
         counts = asdict(opened.add_records(reader, dry_run=True))
-        print_missing([] if options.sync else missing_documents(opened.store, reader))
+        if not options.sync:
+            print_missing([*missing_documents(opened.store, reader), *missing_tables(opened.store, reader)])
+            print_stale(stale_rows(opened.store, reader))
         if others:
             needs = "; without a terminal this needs --yes" if are_most(others, opened) else ""
             typer.echo(printable(f"--sync would delete passages of: {documents_of(others)}{needs}."), err=True)

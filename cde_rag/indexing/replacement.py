@@ -20,6 +20,7 @@ from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.pages import page_of
 from cde_rag.readers.passages import UPLOADS, document_of, file_of, kind_of, source_of
 from cde_rag.readers.reading_rules import NEWEST_RULES
+from cde_rag.readers.row_origin import TABLE_FOLDER, TableFile
 from cde_rag.records import Record, Row
 from cde_rag.stores.store import Store
 
@@ -173,7 +174,7 @@ def locate(reader: RecordReader, store: Store) -> None:
             they would have the same ids; or one of the reader's is a link, which led to another folder before.
     """
     folders = frozenset(folder.resolve() for folder in reader.folders)
-    paths = {path.parent.resolve() / path.name for path in reader.files} | folders
+    paths = {path.parent.resolve() / path.name for path in (*reader.files, *reader.row_files)} | folders
     above = {str(folder) for path in paths for folder in (path, *path.parents)}
     stored = {Path(folder) for folder in stored_folders(store, above)}
     reader.roots = folders | stored
@@ -186,14 +187,16 @@ def locate(reader: RecordReader, store: Store) -> None:
 def stored_folders(store: Store, asked: Iterable[str]) -> set[str]:
     """Return those of some folders that passages in a store were read from."""
     left, found = sorted(asked), set[str]()
-    while part := left[:_OPERANDS]:
-        row = next(iter(store.scroll(where={FOLDER_KEY: {"in": part}}, page=1)), None)
-        folder = None if row is None else row.record.metadata[FOLDER_KEY]
-        if folder in part:
-            found.add(folder)
-            left.remove(folder)
+    while part := left[: _OPERANDS // 2]:
+        where = {"or": [{key: {"in": part}} for key in (FOLDER_KEY, TABLE_FOLDER)]}
+        row = next(iter(store.scroll(where=where, page=1)), None)
+        table = None if row is None else TableFile.of(row.record.metadata)
+        folders = [None if row is None else row.record.metadata.get(FOLDER_KEY), table.folder if table else None]
+        if there := [folder for folder in part if folder in folders]:
+            found.update(there)
+            left = [folder for folder in left if folder not in found]
         else:
-            del left[:_OPERANDS]
+            del left[: len(part)]
     return found
 
 
