@@ -182,10 +182,8 @@ def print_stale(rows: dict[str, int]) -> None:
     if total := sum(rows.values()):
         stay = "1 row is" if total == 1 else f"{total:,} rows are"
         named = _named([f"{name} ({count:,})" for name, count in rows.items()])
-        remedy = (
-            "They stay, since records are replaced by id alone. --sync deletes what no source has: name all sources"
-        )
-        typer.echo(printable(f"{stay} no longer in the files that they were read from: {named}. {remedy}."), err=True)
+        remedy = "They stay, as records are replaced by id. --sync deletes what no source has; name all sources then"
+        typer.echo(printable(f"{stay} no longer in the files that had them: {named}. {remedy}."), err=True)
 
 
 def documents_of(passages: dict[str, str]) -> str:

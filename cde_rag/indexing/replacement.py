@@ -15,12 +15,13 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from cde_rag.errors import StoreError
+from cde_rag.field_names import value_at
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.pages import page_of
 from cde_rag.readers.passages import UPLOADS, document_of, file_of, kind_of, source_of
 from cde_rag.readers.reading_rules import NEWEST_RULES
-from cde_rag.readers.row_origin import TABLE_FOLDER, TableFile
+from cde_rag.readers.row_origin import TABLE_FOLDER
 from cde_rag.records import Record, Row
 from cde_rag.stores.store import Store
 
@@ -185,18 +186,23 @@ def locate(reader: RecordReader, store: Store) -> None:
 
 
 def stored_folders(store: Store, asked: Iterable[str]) -> set[str]:
-    """Return those of some folders that passages in a store were read from."""
+    """Return those of some folders that passages or rows in a store were read from."""
+    asked = set(asked)
+    found = _stored(store, FOLDER_KEY, asked)
+    return found | _stored(store, TABLE_FOLDER, asked - found)
+
+
+def _stored(store: Store, field: str, asked: Iterable[str]) -> set[str]:
+    """Return those of some values that a field has in a store."""
     left, found = sorted(asked), set[str]()
-    while part := left[: _OPERANDS // 2]:
-        where = {"or": [{key: {"in": part}} for key in (FOLDER_KEY, TABLE_FOLDER)]}
-        row = next(iter(store.scroll(where=where, page=1)), None)
-        table = None if row is None else TableFile.of(row.record.metadata)
-        folders = [None if row is None else row.record.metadata.get(FOLDER_KEY), table.folder if table else None]
-        if there := [folder for folder in part if folder in folders]:
-            found.update(there)
-            left = [folder for folder in left if folder not in found]
+    while part := left[:_OPERANDS]:
+        row = next(iter(store.scroll(where={field: {"in": part}}, page=1)), None)
+        value = None if row is None else value_at(row.record.metadata, field)
+        if isinstance(value, str) and value in part:
+            found.add(value)
+            left.remove(value)
         else:
-            del left[: len(part)]
+            del left[:_OPERANDS]
     return found
 
 

@@ -1,7 +1,7 @@
 """Stale rows: stored ones that the file of records which they were read from no longer has.
 
-Rows are upserted by id, and stay: a file of records may be one batch of many that had its name. A row without an id that
-was edited is a new record, and the old one is stale.
+Rows are upserted by id, and stay: a file of records may be one batch of many that had its name. A row without an id
+that was edited is a new record, and the old one is stale.
 """
 
 from collections import Counter

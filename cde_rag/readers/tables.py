@@ -1,9 +1,9 @@
 """Files of one record a line or row: JSONL, CSV and Parquet.
 
 Each format yields `(where, parse)` for every row; `parse()` gives the row's fields or raises `UnusableError`, and
-`where` is a `RowPlace`, unless the row is bad or the table has a column of the key of origins, which is the user's. A file
-that cannot be read on, such as a truncated one, or is of another form than its name says, raises `CorpusError` whether
-or not bad records are skipped.
+`where` is a `RowPlace`, unless the row is bad or the table has a column of the key of origins, which is the user's. A
+file that cannot be read on, such as a truncated one, or is of another form than its name says, raises `CorpusError`
+whether or not bad records are skipped.
 """
 
 import csv
