@@ -5,13 +5,13 @@ that was edited is a new record, and the old one is stale.
 """
 
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from cde_rag.readers import RecordReader
 from cde_rag.readers.row_origin import TABLE_FOLDER, TABLE_NAME, TableFile
 from cde_rag.stores.store import Store
 
-_MOST_TABLES: Final = 1_000  # that are gone, and are looked for one by one
+_MOST_TABLES: Final = 1_000  # that are looked at one by one
 
 
 def stale_rows(store: Store, reader: RecordReader) -> dict[str, int]:
@@ -19,25 +19,27 @@ def stale_rows(store: Store, reader: RecordReader) -> dict[str, int]:
 
     Files with bad records are passed over, since a stale row may be one that is bad now.
     """
-    stale = Counter[str]()
-    for name in {table.name for table in reader.tables}:
-        for row in store.scroll(where={TABLE_NAME: name}):
-            if TableFile.of(row.record.metadata) in reader.tables and not reader.has_read(row.record.id):
-                stale[name] += 1
-    return dict(sorted(stale.items()))
+    stale, tables = Counter[str](), reader.row_counts
+    for table, rows in tables.items():
+        if store.count({TABLE_NAME: table.name}) == rows:
+            continue  # what was read and written is all that there is; found without reading a row
+        for row in store.scroll(where={TABLE_NAME: table.name}):
+            if TableFile.of(row.record.metadata) == table and not reader.has_read(row.record.id):
+                stale[table.name] += 1
+    return dict(stale)
 
 
 def missing_tables(store: Store, reader: RecordReader) -> list[str]:
     """Return the names of stored files of records that were read from a reader's folders and are gone."""
-    folders = [str(folder.resolve()) for folder in reader.folders]
-    known, missing = [table.name for table in reader.tables], list[str]()
-    while folders and len(missing) < _MOST_TABLES:
-        where = {TABLE_FOLDER: {"in": folders}, TABLE_NAME: {"nin": known}}
-        row = next(iter(store.scroll(where=where, page=1)), None)
+    folders = [folder.resolve() for folder in reader.folders]
+    known, missing = [table.name for table in reader.row_counts], list[str]()
+    while folders and len(known) < _MOST_TABLES:
+        where: dict[str, Any] = {TABLE_FOLDER: {"in": sorted(map(str, reader.roots))}}
+        row = next(iter(store.scroll(where=where | ({TABLE_NAME: {"nin": known}} if known else {}), page=1)), None)
         table = None if row is None else TableFile.of(row.record.metadata)
         if table is None:
             break
         known.append(table.name)
-        if (path := table.path) is not None and not path.is_file():
+        if (path := table.path) is not None and any(map(path.is_relative_to, folders)) and not path.is_file():
             missing.append(table.name)
     return missing
