@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_replacement import bound, contents, created, embedder, write  # noqa: F401 (fixtures)
+from test_replacement import contents, created, write
 from test_writing import Embedder
+from tiny import WORDS, tiny_cde_model
 
+from cde_rag import ContextualEmbedder
 from cde_rag.indexing.stale_rows import missing_tables, stale_rows
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
@@ -25,6 +27,14 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::cde_rag.errors.TruncationWarning", "ignore::cde_rag.errors.SmallContextWarning"
 )
 cells = st.text(st.sampled_from('ab,"\n'), min_size=1, max_size=8).filter(str.strip)
+
+
+@pytest.fixture
+def embedder() -> Embedder:
+    made = ContextualEmbedder.from_corpus(WORDS, model=tiny_cde_model(), context_size=8)
+    found = Embedder(made.model, made.context)
+    found.embedded = []
+    return found
 
 
 def origins(*sources: Path, fields: Fields | None = None) -> dict[str, Any]:
@@ -87,7 +97,7 @@ def test_a_column_of_the_same_name_stays_as_it_is(tmp_path: Path) -> None:
     assert origins(lines, fields=Fields(parent="table"))["two"] is None
 
 
-def test_equal_rows_are_one_record_of_the_first(tmp_path: Path, embedder: Embedder) -> None:  # noqa: F811
+def test_equal_rows_are_one_record_of_the_first(tmp_path: Path, embedder: Embedder) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
     (folder / "a.csv").write_text("text\nriver\nbank\nriver\n")
@@ -105,7 +115,7 @@ def test_equal_rows_are_one_record_of_the_first(tmp_path: Path, embedder: Embedd
 def test_a_collection_of_rows_without_origins_embeds_nothing_again(
     tmp_path: Path,
     embedder: Embedder,
-    parent_key: str | None,  # noqa: F811
+    parent_key: str | None,
 ) -> None:
     """As an earlier release made it: ids, digests and vectors stay, with a text file in the same folder."""
     folder = tmp_path / "docs"
@@ -127,7 +137,7 @@ def test_a_collection_of_rows_without_origins_embeds_nothing_again(
         assert papers.add_records(RecordReader(folder, max_characters=60, fields=fields)) == AddReport(unchanged=7)
 
 
-def test_stale_rows_are_counted_by_their_file(tmp_path: Path, embedder: Embedder) -> None:  # noqa: F811
+def test_stale_rows_are_counted_by_their_file(tmp_path: Path, embedder: Embedder) -> None:
     """Those of other files, of other runs, and of files with bad rows are not counted."""
     folder, other = tmp_path / "docs", tmp_path / "other.jsonl"
     folder.mkdir()
@@ -152,7 +162,7 @@ def test_stale_rows_are_counted_by_their_file(tmp_path: Path, embedder: Embedder
         assert papers.count() == 8
 
 
-def test_a_table_that_left_its_folder_is_named(tmp_path: Path, embedder: Embedder) -> None:  # noqa: F811
+def test_a_table_that_left_its_folder_is_named(tmp_path: Path, embedder: Embedder) -> None:
     folder = tmp_path / "docs"
     write(folder / "page.md", 2)
     for name in ("a.csv", "b.csv"):

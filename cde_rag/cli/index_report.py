@@ -180,10 +180,10 @@ def print_missing(documents: list[str]) -> None:
 def print_stale(rows: dict[str, int]) -> None:
     """Print the numbers of rows that files of records no longer have."""
     if total := sum(rows.values()):
-        stay = "1 row is" if total == 1 else f"{total:,} rows are"
-        named = _named([f"{name} ({count:,})" for name, count in rows.items()])
-        remedy = "They stay, as records are replaced by id. --sync deletes what no source has; name all sources then"
-        typer.echo(printable(f"{stay} no longer in the files that had them: {named}. {remedy}."), err=True)
+        count = "1 row is" if total == 1 else f"{total:,} rows are"
+        named = _named([f"{name} ({number:,})" for name, number in rows.items()])
+        remedy = "Rows are replaced by id alone. --sync deletes what is in none of the sources; name all of them"
+        typer.echo(printable(f"{count} no longer in the file, and stored: {named}. {remedy}."), err=True)
 
 
 def documents_of(passages: dict[str, str]) -> str:

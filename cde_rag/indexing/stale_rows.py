@@ -19,10 +19,8 @@ def stale_rows(store: Store, reader: RecordReader) -> dict[str, int]:
 
     Files with bad records are passed over, since a stale row may be one that is bad now.
     """
-    stale, tables = Counter[str](), reader.row_counts
-    for table, rows in tables.items():
-        if store.count({TABLE_NAME: table.name}) == rows:
-            continue  # what was read and written is all that there is; found without reading a row
+    stale = Counter[str]()
+    for table in reader.good_tables:
         for row in store.scroll(where={TABLE_NAME: table.name}):
             if TableFile.of(row.record.metadata) == table and not reader.has_read(row.record.id):
                 stale[table.name] += 1
@@ -32,7 +30,7 @@ def stale_rows(store: Store, reader: RecordReader) -> dict[str, int]:
 def missing_tables(store: Store, reader: RecordReader) -> list[str]:
     """Return the names of stored files of records that were read from a reader's folders and are gone."""
     folders = [folder.resolve() for folder in reader.folders]
-    known, missing = [table.name for table in reader.row_counts], list[str]()
+    known, missing = [table.name for table in reader.good_tables], list[str]()
     while folders and len(known) < _MOST_TABLES:
         where: dict[str, Any] = {TABLE_FOLDER: {"in": sorted(map(str, reader.roots))}}
         row = next(iter(store.scroll(where=where | ({TABLE_NAME: {"nin": known}} if known else {}), page=1)), None)

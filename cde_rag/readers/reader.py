@@ -103,8 +103,7 @@ class RecordReader:
         foreign: Number of records of the latest iteration that are surely not in English.
         skipped: Number of bad records and files that the latest iteration skipped.
         bad_files: Absolute paths of the bad files among them that are split into passages.
-        row_counts: Number of the rows of each file of records that the latest iteration read without a bad record; equal
-            rows are one, of the first file.
+        good_tables: Files of records that the latest iteration read without a bad record.
         keys: The metadata fields that occurred: their keys, for fields of inner objects joined by dots.
 
     Raises:
@@ -150,7 +149,7 @@ class RecordReader:
         self._read_ids = dict[int, int]()  # by the hash of an id, that of its title and text, and its first place
         self._files: list[TableFile] = []  # of records, that the iteration read so far
         self._table: TableFile | None = None  # the present one, if rows are to have origins
-        self._good: list[TableFile] = []  # those without a bad record
+        self.good_tables: list[TableFile] = []
         self._numbers: dict[tuple[Path, Fields, tuple[int, ...]], frozenset[str]] = {}  # columns of each CSV
         self._refused = False  # a fault of the latest iteration is no skipped one
         self.empty_files: list[str] = []
@@ -177,7 +176,7 @@ class RecordReader:
         self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
         self.guessed, self.bad_files, self._refused = [], [], False
         self.documents.clear()
-        self._good, self._read_ids, self._files = [], {}, []
+        self.good_tables, self._read_ids, self._files = [], {}, []
         stopped = False
         for where, found in self._found():
             reason, passed = found, self._is_skipped(where)
@@ -229,12 +228,6 @@ class RecordReader:
         except CorpusError:
             if not self._refused:
                 raise
-
-    @property
-    def row_counts(self) -> dict[TableFile, int]:
-        """Number of rows of each good file of records."""
-        counts = Counter(first >> (_TEXT_BITS + PLACE_BITS) for first in self._read_ids.values())
-        return {file: counts[number] for number, file in enumerate(self._files, 1) if file in self._good}
 
     @property
     def reports(self) -> list[str]:
@@ -373,7 +366,7 @@ class RecordReader:
             good &= isinstance(found, Record)
             yield where, found
         if good and self._table is not None:
-            self._good.append(file)
+            self.good_tables.append(file)
 
     def _rows(self, path: Path) -> tables.Rows:
         """Yield the rows of a file of records."""

@@ -273,6 +273,18 @@ def test_every_format_of_the_command_can_be_sent(
     assert upload(server, name, content)["result"]["unchanged"] == counts[0]
 
 
+def test_rows_say_where_they_stand_and_name_no_folder_of_the_server(server: Running, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/own.csv").write_text("id,text\na,river\n")
+    notes(server).add_records(RecordReader(tmp_path / "docs"))
+    upload(server, "sent.jsonl", b'\n{"id": "b", "text": "river bank"}\n')
+    hits = server.post("/v1/collections/notes/search", {"query": "river", "matches": True})["hits"]
+    assert {hit["id"]: (hit["metadata"]["table"], hit["place"]) for hit in hits} == {
+        "a": ({"file": "docs/own.csv", "row": 2}, "row 2"),
+        "b": ({"file": "uploads/sent.jsonl", "row": 2}, "row 2"),
+    }
+
+
 def test_a_table_without_rows_is_named_as_the_client_does(server: Running) -> None:
     for content in (b"", b"[1]", b'{"id": 1}\n'):
         error = upload(server, "rows.jsonl", content)["error"]
