@@ -275,13 +275,14 @@ def test_every_format_of_the_command_can_be_sent(
 
 def test_rows_say_where_they_stand_and_name_no_folder_of_the_server(server: Running, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/own.csv").write_text("id,text\na,river\n")
-    notes(server).add_records(RecordReader(tmp_path / "docs"))
-    upload(server, "sent.jsonl", b'\n{"id": "b", "text": "river bank"}\n')
-    hits = server.post("/v1/collections/notes/search", {"query": "river", "matches": True})["hits"]
+    (tmp_path / "docs/own.csv").write_text("id,text\nown,river\n")
+    server.service.registry.collection("papers").collection.add_records(RecordReader(tmp_path / "docs"))
+    assert upload(server, "sent.jsonl", b'\n{"id": "sent", "text": "river bank"}\n')["status"] == "succeeded"
+    body = {"query": "river", "by": "bm25", "where": {"table.row": 2}, "matches": True}
+    hits = server.post("/v1/collections/papers/search", body)["hits"]
     assert {hit["id"]: (hit["metadata"]["table"], hit["place"]) for hit in hits} == {
-        "a": ({"file": "docs/own.csv", "row": 2}, "row 2"),
-        "b": ({"file": "uploads/sent.jsonl", "row": 2}, "row 2"),
+        "own": ({"file": "docs/own.csv", "row": 2}, "row 2"),
+        "sent": ({"file": "uploads/sent.jsonl", "row": 2}, "row 2"),
     }
 
 
