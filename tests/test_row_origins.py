@@ -17,7 +17,7 @@ from test_writing import Embedder
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import ContextualEmbedder
-from cde_rag.indexing.stale_rows import missing_tables, stale_rows
+from cde_rag.indexing.replacement import missing_tables, stale_rows
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
 from cde_rag.readers import reader as reader_module

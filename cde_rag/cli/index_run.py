@@ -117,8 +117,7 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         CorpusError: There are no documents.
         StoreError: The collection was made with other options, or cannot be written.
     """
-    from cde_rag.indexing.replacement import missing_documents
-    from cde_rag.indexing.stale_rows import missing_tables, stale_rows
+    from cde_rag.indexing.replacement import missing_documents, missing_tables, stale_rows
     from cde_rag.readers.reading_rules import NEWEST
 
     watch = None
@@ -175,8 +174,7 @@ def _check_found(reader: "RecordReader", options: IndexOptions) -> None:
 
 def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
     """Count the writes of a run."""
-    from cde_rag.indexing.replacement import missing_documents, unread_passages
-    from cde_rag.indexing.stale_rows import missing_tables, stale_rows
+    from cde_rag.indexing.replacement import missing_documents, missing_tables, stale_rows, unread_passages
 
     store = at(options.path) if options.tenant is None else _tenant_store(options.tenant, options)
     if store is None or not store.exists():

@@ -118,7 +118,7 @@ class RecordReader:
         >>> path = Path(tempfile.mkdtemp()) / "birds.jsonl"
         >>> _ = path.write_text(json.dumps({"id": 7, "text": "Swifts sleep on the wing.", "year": 2016}))
         >>> list(RecordReader(path))  # doctest: +ELLIPSIS
-        [Record(id='7', text='Swifts sleep on the wing.', title='', metadata={'year': 2016, 'table': …})]
+        [Record(id='7', text='Swifts sleep on the wing.', title='', metadata={'year': 2016, 'table': {...}})]
     """
 
     def __init__(
