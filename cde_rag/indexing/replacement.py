@@ -7,8 +7,8 @@ server. Those that are not read are doubles; an upload is one if the file has mo
 So are the passages of a folder that was renamed or moved: one that is gone, of whose documents most are in another now,
 with some of their text.
 
-Rows of files of records are upserted by id, and stay: a file of records may be one batch of many that had its name. A row
-without an id that was edited is a new record, and the old one is stale.
+Rows of files of records are upserted by id, and stay: a file of records may be one batch of many that had its name. A
+row without an id that was edited is a new record, and the old one is stale.
 """
 
 from collections import Counter
