@@ -8,9 +8,11 @@ import os
 import random
 import re
 import sys
+from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +22,17 @@ from hypothesis import strategies as st
 
 from cde_rag.errors import CorpusError, MissingExtraError
 from cde_rag.readers import Fields, ReadingRules, RecordReader, tables
+from cde_rag.readers import reader as reader_module
 from cde_rag.readers.headings import Headings
 from cde_rag.records import Record, default_id
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_origins() -> Iterator[None]:
+    """Rows without their files and places, which `test_row_origins` has, so that metadata are the fields alone."""
+    with mock.patch.object(reader_module, "with_origin", lambda record, *_: record):
+        yield
+
 
 GOOD = b'{"id": "a", "text": "First."}'
 

@@ -4,21 +4,23 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import typer
 
 from cde_rag._files import write_durably
 from cde_rag.cli.collections import at, existing, open_collection
 from cde_rag.cli.commands import command_line
-from cde_rag.cli.output import print_json, progress_bar, shown_place, updating
-from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
+from cde_rag.cli.output import print_json, printable, progress_bar, shown_place, updating
+from cde_rag.errors import CDEError, ContextMismatchError, CorpusError, ModelError
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "default"  # options of an index that has none
 INDEXES: Final = (DEFAULT, "--alone", "--headers section")  # with siblings, without them, and with headings
+_COUNTS: Final = re.compile(r"\d[\d,]* of \d[\d,]*")  # in warnings that differ in nothing else
 MOST_PASSAGES: Final = 50_000  # of a collection that other models embed without --passages: up to an hour on a CPU
 
 
@@ -79,13 +82,16 @@ def is_collection(place: str) -> bool:
 def evaluate_folders(folders: Sequence[Path], options: AnswerOptions) -> None:
     """Index the pages of each corpus as the command index does, evaluate, and print the result.
 
+    Of several corpora one that cannot be read or indexed is left out, with a line that says why.
+
     Raises:
-        CorpusError: A folder without corpora, or of an invalid form; or a corpus without pages that are read.
+        CDEError: No corpus can be read and indexed; the error is that of the first.
+        CorpusError: A folder without corpora, or of an invalid form.
     """
     from cde_rag.embedders.contextual import as_model
 
-    for name in options.models:  # a wrong name is found before anything is embedded
-        as_model(name)
+    # A wrong name is found before anything is embedded. Models are shared while they are held: each is loaded once.
+    _held = [as_model(name) for name in (_first_model(options.further), *options.models)]
     with contextlib.ExitStack() as stack:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cde-rag-")))
         corpora = list(corpora_of(folders, options.split))
@@ -270,21 +276,125 @@ def _indexes(
     corpora: "Sequence[tuple[Path, Site]]", work: Path, options: AnswerOptions
 ) -> "Iterator[list[JudgedIndex]]":
     """Yield the indexes of each corpus, which are closed when the next one is taken."""
+    failed: CDEError | None = None
+    none, warned = True, set[tuple[type[Warning], str]]()
+    for folder, site in corpora:
+        with contextlib.ExitStack() as stack:
+            try:
+                with _warned_once(warned, site.name if len(corpora) > 1 else ""):
+                    indexes = _of_corpus(folder, site, work, options, stack)
+            except CDEError as error:
+                if len(corpora) == 1:
+                    raise
+                failed = failed or error
+                typer.echo(printable(f"{site.name} is left out: {error}"), err=True)
+                continue
+            none = False
+            yield indexes
+    if none and failed is not None:
+        raise failed
+
+
+def _of_corpus(
+    folder: Path, site: "Site", work: Path, options: AnswerOptions, stack: contextlib.ExitStack
+) -> "list[JudgedIndex]":
+    """Return the indexes of a corpus, whose collections a stack closes."""
     from cde_rag.cli.index_report import notes_once
     from cde_rag.evaluation.answer_systems import JudgedIndex
     from cde_rag.evaluation.question_folder import page_names, read_questions
 
-    for folder, site in corpora:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(notes_once())
-            pages, place = pages_of(folder, work / site.name)
-            questions = read_questions(folder, site.name, page_names(pages))
-            indexes: list[JudgedIndex] = []
-            for number, words in enumerate(_words_of(options)):
-                opened = stack.enter_context(indexed(pages, place, [*options.further, *shlex.split(words)]))
-                name = words if number else ""
-                indexes.append(JudgedIndex.of_pages(opened, questions, site, name=name))
-            yield indexes
+    pages, place = pages_of(folder, work / site.name)
+    questions = read_questions(folder, site.name, page_names(pages))
+    indexes: list[JudgedIndex] = []
+    made: dict[tuple[str, ...], Collection] = {}
+    with notes_once():
+        for number, words in enumerate(_words_of(options)):
+            given = _that_apply(pages, place, [*options.further, *shlex.split(words)], made, stack, site.name)
+            name = words if number else ""
+            indexes.append(JudgedIndex.of_pages(made[given], questions, site, name=name))
+    return indexes
+
+
+def _that_apply(
+    pages: Path,
+    place: Path,
+    given: Sequence[str],
+    made: "dict[tuple[str, ...], Collection]",
+    stack: contextlib.ExitStack,
+    name: str,
+) -> tuple[str, ...]:
+    """Make the index of some options, and return those that apply to the pages.
+
+    Fields that no page has change nothing in an index, which the command refuses since a user may have meant others;
+    here another corpus may have them.
+
+    Args:
+        pages: Folder of the pages.
+        place: Folder of the indexes.
+        given: The options.
+        made: Indexes that are made already, by their options; this one is added.
+        stack: Closes it.
+        name: Name of the corpus.
+    """
+    from cde_rag.cli.index_run import MissingFieldError
+
+    options = tuple(given)
+    try:
+        if options not in made:
+            made[options] = stack.enter_context(indexed(pages, place, options))
+    except MissingFieldError as error:
+        others = _without_field(options, error.option, error.field)
+        if tuple(others) == options:
+            raise
+        found = f"{name}: no passage has the field {error.field!r} of {error.option}, which changes nothing there"
+        typer.echo(printable(f"{found}: its index is that of {shlex.join(others) or 'no options'}."), err=True)
+        return _that_apply(pages, place, others, made, stack, name)
+    return options
+
+
+def _without_field(options: Sequence[str], option: str, field: str) -> list[str]:
+    """Return options of an index without a field of one of them: without parents all passages stand alone."""
+    words = [part for word in options for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
+    if option not in words:
+        return list(options)
+    at = words.index(option)
+    left = [each for each in words[at + 1].split(",") if each.strip() != field] if option == "--headers" else []
+    instead = [option, ",".join(left)] if left else ["--alone"] if option == "--parent-key" else []
+    return [*words[:at], *instead, *words[at + 2 :]]
+
+
+@contextlib.contextmanager
+def _warned_once(seen: set[tuple[type[Warning], str]], corpus: str) -> Generator[None, None, None]:
+    """Print each warning once, whatever its counts, for all indexes; the first one names its corpus, if any.
+
+    Args:
+        seen: Warnings that were printed; grows.
+        corpus: Name of the corpus, or "".
+    """
+    shown = warnings.showwarning
+
+    def once(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if (kind := (category, _COUNTS.sub("", str(message)))) not in seen:
+            seen.add(kind)
+            shown(f"{corpus}: {message}" if corpus else message, category, filename, lineno, file, line)
+
+    warnings.showwarning = once
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+
+
+def _first_model(options: Sequence[str]) -> str:
+    """Return the model that options of all indexes name, or that of new collections."""
+    return options[options.index("--model") + 1] if "--model" in options else "cde-mini"
 
 
 def _words_of(options: AnswerOptions) -> list[str]:

@@ -40,7 +40,10 @@ class ChangedFiles:
 
 @contextmanager
 def notes_once() -> Generator[None, None, None]:
-    """Print each note on files only once in this context, in which several indexes are made of the same files."""
+    """Print each note on files only once in this context, in which several indexes are made of the same files.
+
+    Nor are the places of these indexes printed, which the user has not named.
+    """
     token = _noted.set(set())
     try:
         yield
@@ -55,6 +58,17 @@ def _note(text: str) -> None:
         typer.echo(text, err=True)
     if noted is not None:
         noted.add(text)
+
+
+def shown_index(path: str) -> str:
+    """Return the place of an index in words; "The index" for one of those of `notes_once`."""
+    return shown_place(path) if _noted.get() is None else "The index"
+
+
+def print_state(text: str) -> None:
+    """Print the state of a collection, but not of those of `notes_once`."""
+    if _noted.get() is None:
+        typer.echo(text, err=True)
 
 
 def print_skipped(reader: "RecordReader") -> None:
@@ -139,7 +153,7 @@ def warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -
     if reader.foreign and reads_english_only(name):
         found = f"{reader.foreign:,} of {total:,} texts do not look like English, the language that {name} reads"
         remedy = "Search --by bm25 finds them; for vectors take a multilingual model: --model cde-multilingual"
-        typer.echo(f"Warning: {found}. {remedy}.", err=True)
+        _note(f"Warning: {found}. {remedy}.")
 
 
 def print_plan(path: str, counts: dict[str, int], *, as_json: bool) -> None:
@@ -161,6 +175,15 @@ def print_missing(documents: list[str]) -> None:
         count = "1 document is" if len(documents) == 1 else f"{len(documents):,} documents are"
         found = f"{count} no longer in the sources, and the passages stay: {_named(documents)}. --sync deletes them."
         typer.echo(printable(found), err=True)
+
+
+def print_stale(rows: dict[str, int]) -> None:
+    """Print the numbers of rows that files of records no longer have."""
+    if total := sum(rows.values()):
+        count = "1 row is" if total == 1 else f"{total:,} rows are"
+        named = _named([f"{name} ({number:,})" for name, number in rows.items()])
+        remedy = "Rows are replaced by id alone. --sync deletes what is in none of the sources; name all of them"
+        typer.echo(printable(f"{count} no longer in the file, and stored: {named}. {remedy}."), err=True)
 
 
 def documents_of(passages: dict[str, str]) -> str:

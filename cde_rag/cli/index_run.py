@@ -16,8 +16,11 @@ from cde_rag.cli.index_report import (
     print_plan,
     print_result,
     print_skipped,
+    print_stale,
+    print_state,
     print_unread,
     searchable,
+    shown_index,
     warn_of_language,
 )
 from cde_rag.cli.output import INTERRUPTED, print_json, printable, progress_bar, shown_place, updating
@@ -32,6 +35,21 @@ if TYPE_CHECKING:
     from cde_rag.readers import ReadingRules, RecordReader
     from cde_rag.records import Record
     from cde_rag.stores.store import Store
+
+
+class MissingFieldError(typer.BadParameter):
+    """A field that an option of a new collection names, and that no record has.
+
+    Args:
+        message: For people.
+        option: "--headers" or "--parent-key".
+        field: Name of the field.
+    """
+
+    def __init__(self, message: str, *, option: str, field: str) -> None:
+        super().__init__(message, param_hint=option)
+        self.option = option
+        self.field = field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +117,7 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         CorpusError: There are no documents.
         StoreError: The collection was made with other options, or cannot be written.
     """
-    from cde_rag.indexing.replacement import missing_documents
+    from cde_rag.indexing.replacement import missing_documents, missing_tables, stale_rows
     from cde_rag.readers.reading_rules import NEWEST
 
     watch = None
@@ -128,7 +146,8 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
                 watch.follow(opened, counts)
                 return
         documents = opened.count()
-        print_missing(missing_documents(opened.store, reader))
+        print_missing([*missing_documents(opened.store, reader), *missing_tables(opened.store, reader)])
+        print_stale(stale_rows(opened.store, reader))
     print_result(options.path, documents, counts, as_json=options.as_json)
 
 
@@ -155,7 +174,7 @@ def _check_found(reader: "RecordReader", options: IndexOptions) -> None:
 
 def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
     """Count the writes of a run."""
-    from cde_rag.indexing.replacement import missing_documents, unread_passages
+    from cde_rag.indexing.replacement import missing_documents, missing_tables, stale_rows, unread_passages
 
     store = at(options.path) if options.tenant is None else _tenant_store(options.tenant, options)
     if store is None or not store.exists():
@@ -170,7 +189,9 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
             typer.echo(f"--sync would delete nothing, since {_passed_over(reader)}.", err=True)
             others = {}
         counts = asdict(opened.add_records(reader, dry_run=True))
-        print_missing([] if options.sync else missing_documents(opened.store, reader))
+        if not options.sync:
+            print_missing([*missing_documents(opened.store, reader), *missing_tables(opened.store, reader)])
+            print_stale(stale_rows(opened.store, reader))
         if others:
             needs = "; without a terminal this needs --yes" if are_most(others, opened) else ""
             typer.echo(printable(f"--sync would delete passages of: {documents_of(others)}{needs}."), err=True)
@@ -221,7 +242,7 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
         if size
         else "has no context; recontextualize makes one"
     )
-    typer.echo(f"{shown_place(options.path)} {kept}.", err=True)
+    print_state(f"{shown_place(options.path)} {kept}.")
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     total = sum(1 for _ in reader)
     if opened.parent_key is not None and key_of(opened.parent_key) not in reader.keys:
@@ -294,9 +315,10 @@ def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "t
         if key is not None and key_of(key) not in reader.keys:
             found = ", ".join(sorted(reader.keys)) or "none"
             hint = "; the title is in front of every text without it" if (option, key) == ("--headers", "title") else ""
-            raise typer.BadParameter(
+            raise MissingFieldError(
                 f"no record has a metadata field {key!r}; found: {printable(found):.200}{hint}",
-                param_hint=option,
+                option=option,
+                field=key,
             )
     try:
         parent_key = _parent_key(embedder, reader, options)
@@ -367,9 +389,9 @@ def _add(collection: "Collection", reader: "RecordReader", total: int, options: 
 
 def _filled(collection: "Collection", options: IndexOptions) -> "EmbedReport":
     """Make the vectors that passages wait for, saying how far that is."""
-    documents, place = collection.count(), shown_place(options.path)
+    documents, place = collection.count(), shown_index(options.path)
     if pending := collection.pending:
-        typer.echo(f"{place} is {searchable(documents, pending, stopped=False)}.", err=True)
+        print_state(f"{place} is {searchable(documents, pending, stopped=False)}.")
     try:
         with progress_bar("embed", "passages", shown=options.shown) as update:
             if pending:
@@ -407,7 +429,7 @@ def _written(
     except CDEError as error:
         again = f"Stopped at {done:,} of {total:,} passages; mend that and run the same command again."
         anew = (
-            f" {shown_place(options.path)} keeps its context; for one of other texts, delete it first." if empty else ""
+            f" {shown_index(options.path)} keeps its context; for one of other texts, delete it first." if empty else ""
         )
         raise CDEError(f"{error} {again}{anew}") from error
 

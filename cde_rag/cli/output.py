@@ -126,19 +126,23 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
 
 
 def _place(hit: "Hit") -> str | None:
-    """Return `path:line` of a passage of a text file, as editors open it, or the path and page of a document's.
+    """Return `path:line` of a passage of a text file, as editors open it, or the path and page or row of another's.
 
     The line is that of the passage in the file as it is now, if the file still has it.
     """
     from cde_rag.readers.decoding import decoded
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import document_of, file_of, place_in_file
+    from cde_rag.readers.row_origin import TableFile
     from cde_rag.records import Record
 
+    if (table := TableFile.of(hit.metadata)) is not None:
+        there = table.path is not None and table.path.is_file()
+        return f"{_from_here(table.path) if there and table.path else table.name}, {place_in_file(hit.metadata)}"
     path, offset = file_of(hit.metadata), hit.metadata.get("offset")
     if path is None or not isinstance(offset, int) or not path.is_file():
         return None
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    shown = _from_here(path)
     if document_of(Record(hit.id, hit.text, hit.title, hit.metadata)) is None:
         return None
     line = hit.metadata.get("line")
@@ -153,6 +157,11 @@ def _place(hit: "Hit") -> str | None:
     begin = offset if text.startswith(hit.text, offset) else text.find(hit.text)
     now = line if begin < 0 else text.count(chr(10), 0, begin) + 1
     return None if now is None else f"{shown}:{now}"
+
+
+def _from_here(path: Path) -> Path:
+    """Return a path from the present folder, if it is below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def print_scale(by: str) -> None:

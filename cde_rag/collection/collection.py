@@ -1169,9 +1169,10 @@ def _is_later(embed: str) -> bool:
 
 def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] | None:
     """Return the documents that records are read from; None if they are no passages of documents."""
-    if isinstance(records, RecordReader) and records.splits:
-        locate(records, store)
-        return records.documents
+    if isinstance(records, RecordReader):
+        if records.splits or records.row_files:
+            locate(records, store)
+        return records.documents if records.splits else None
     return records.documents if isinstance(records, DocumentRecords) else None
 
 

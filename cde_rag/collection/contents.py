@@ -24,7 +24,7 @@ _PLACES: Final = frozenset(
 _QUERY: Final = re.compile(r"[^\W\d_][^<>{}\[\]|=/\\]{8,60}")  # begins with a letter, and has no code in it
 _WHOLE: Final = re.compile(r"-?\d{1,18}", re.ASCII)
 _MARKUP: Final = re.compile(r"[*`#]+|\s+$")
-_Value: TypeAlias = tuple[bool, str | int | float]
+Value: TypeAlias = tuple[bool, str | int | float]
 
 
 @dataclass
@@ -63,7 +63,7 @@ class StoredField:
 
     name: str
     records: int = 0
-    values: Counter[_Value] | None = field(default_factory=Counter[_Value])
+    values: Counter[Value] | None = field(default_factory=Counter[Value])
     least: float | None = None
     most: float | None = None
 

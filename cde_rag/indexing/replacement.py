@@ -6,25 +6,32 @@ path, if it was indexed by itself, its path in each folder that was indexed, and
 server. Those that are not read are doubles; an upload is one if the file has more than half of its passages.
 So are the passages of a folder that was renamed or moved: one that is gone, of whose documents most are in another now,
 with some of their text.
+
+Rows of files of records are upserted by id, and stay: a file of records may be one batch of many that had its name. A
+row without an id that was edited is a new record, and the old one is stale.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from cde_rag.errors import StoreError
+from cde_rag.field_names import value_at
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.pages import page_of
 from cde_rag.readers.passages import UPLOADS, document_of, file_of, kind_of, source_of
 from cde_rag.readers.reading_rules import NEWEST_RULES
+from cde_rag.readers.row_origin import TABLE_FOLDER, TABLE_NAME, TableFile
 from cde_rag.records import Record, Row
 from cde_rag.stores.store import Store
 
 _OPERANDS: Final = 5_000  # of one filter, which may have 10,000
 _MOST_READ: Final = 64  # documents of a folder that are compared with those of another
+_MOST_TABLES: Final = 1_000  # files of records that are looked at one by one
 _MOST_FOLDERS: Final = 64  # that are looked at; rows of tables may have a field of this name, with a value for each
 
 
@@ -173,7 +180,7 @@ def locate(reader: RecordReader, store: Store) -> None:
             they would have the same ids; or one of the reader's is a link, which led to another folder before.
     """
     folders = frozenset(folder.resolve() for folder in reader.folders)
-    paths = {path.parent.resolve() / path.name for path in reader.files} | folders
+    paths = {path.parent.resolve() / path.name for path in (*reader.files, *reader.row_files)} | folders
     above = {str(folder) for path in paths for folder in (path, *path.parents)}
     stored = {Path(folder) for folder in stored_folders(store, above)}
     reader.roots = folders | stored
@@ -184,14 +191,21 @@ def locate(reader: RecordReader, store: Store) -> None:
 
 
 def stored_folders(store: Store, asked: Iterable[str]) -> set[str]:
-    """Return those of some folders that passages in a store were read from."""
+    """Return those of some folders that passages or rows in a store were read from."""
+    asked = set(asked)
+    found = _stored(store, FOLDER_KEY, asked)
+    return found | _stored(store, TABLE_FOLDER, asked - found)
+
+
+def _stored(store: Store, field: str, asked: Iterable[str]) -> set[str]:
+    """Return those of some values that a field has in a store."""
     left, found = sorted(asked), set[str]()
     while part := left[:_OPERANDS]:
-        row = next(iter(store.scroll(where={FOLDER_KEY: {"in": part}}, page=1)), None)
-        folder = None if row is None else row.record.metadata[FOLDER_KEY]
-        if folder in part:
-            found.add(folder)
-            left.remove(folder)
+        row = next(iter(store.scroll(where={field: {"in": part}}, page=1)), None)
+        value = None if row is None else value_at(row.record.metadata, field)
+        if isinstance(value, str) and value in part:
+            found.add(value)
+            left.remove(value)
         else:
             del left[:_OPERANDS]
     return found
@@ -211,6 +225,35 @@ def missing_documents(store: Store, reader: RecordReader) -> list[str]:
         path = file_of(row.record.metadata)
         found[source] = path is not None and any(map(path.is_relative_to, folders)) and not path.is_file()
     return [source for source, missing in found.items() if missing]
+
+
+def stale_rows(store: Store, reader: RecordReader) -> dict[str, int]:
+    """Return the number of stale rows of each file of records that a reader has read, by name; without noughts.
+
+    Files with bad records are passed over, since a stale row may be one that is bad now.
+    """
+    stale = Counter[str]()
+    for table in reader.good_tables:
+        for row in store.scroll(where={TABLE_NAME: table.name}):
+            if TableFile.of(row.record.metadata) == table and not reader.has_read(row.record.id):
+                stale[table.name] += 1
+    return dict(stale)
+
+
+def missing_tables(store: Store, reader: RecordReader) -> list[str]:
+    """Return the names of stored files of records that were read from a reader's folders and are gone."""
+    folders = [folder.resolve() for folder in reader.folders]
+    known, missing = [table.name for table in reader.good_tables], list[str]()
+    while folders and len(known) < _MOST_TABLES:
+        where: dict[str, Any] = {TABLE_FOLDER: {"in": sorted(map(str, reader.roots))}}
+        row = next(iter(store.scroll(where=where | ({TABLE_NAME: {"nin": known}} if known else {}), page=1)), None)
+        table = None if row is None else TableFile.of(row.record.metadata)
+        if table is None:
+            break
+        known.append(table.name)
+        if (path := table.path) is not None and any(map(path.is_relative_to, folders)) and not path.is_file():
+            missing.append(table.name)
+    return missing
 
 
 def gone_passages(store: Store, reader: RecordReader, paths: Iterable[Path]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from cde_rag.readers.decoding import STRICT, Fallback
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.pages import CODE, MARKDOWN, MARKDOWN_LIKE, NOTEBOOK, PAGES, TEXT, Kind, Page, page_of, unmarked
 from cde_rag.readers.reading_rules import NEWEST, ReadingRules
+from cde_rag.readers.row_origin import row_of
 from cde_rag.readers.splitting import Span, split
 from cde_rag.readers.token_splitting import TokenSplitter
 from cde_rag.records import Record, parent_of
@@ -189,6 +190,12 @@ def source_of(path: Path, roots: Iterable[Path] = ()) -> dict[str, str]:
     return {PARENT_KEY: str(path)}
 
 
+def named_file(path: Path, roots: Iterable[Path] = ()) -> dict[str, str]:
+    """Return the metadata that name a file which was given by itself: by a folder of `roots`, else by its target."""
+    metadata = source_of(path.parent.resolve() / path.name, roots)
+    return metadata if FOLDER_KEY in metadata else source_of(path.resolve(), roots)
+
+
 def file_of(metadata: Mapping[str, Any]) -> Path | None:
     """Return the path of the file that metadata as of `source_of` name; None if they name none, as of an upload."""
     source, folder = metadata.get(PARENT_KEY), metadata.get(FOLDER_KEY)
@@ -204,7 +211,11 @@ def place_in_file(metadata: Mapping[str, Any]) -> str:
     Example:
         >>> place_in_file({"page": 3}), place_in_file({"line": 12, "last_line": 34})
         ('page 3', 'lines 12–34')
+        >>> place_in_file({"table": {"file": "docs/papers.csv", "row": 12}, "line": "Circle"})
+        'row 12'
     """
+    if (row := row_of(metadata)) is not None:
+        return f"row {row}"
     for unit in UNITS:
         first, last = metadata.get(unit), metadata.get(f"last_{unit}")
         if isinstance(first, int) and not isinstance(first, bool):
@@ -276,10 +287,7 @@ def folder_passages(
 
 def file_passages(path: Path, rules: PassageRules, roots: Iterable[Path] = ()) -> Iterator[Found]:
     """Yield the passages of one file; `roots` name it, as of `source_of`."""
-    metadata = source_of(path.parent.resolve() / path.name, roots)
-    if FOLDER_KEY not in metadata:
-        metadata = source_of(path.resolve(), roots)
-    return _passages(path, metadata, rules)
+    return _passages(path, named_file(path, roots), rules)
 
 
 def _passages(path: Path, metadata: dict[str, str], rules: PassageRules) -> Iterator[Found]:

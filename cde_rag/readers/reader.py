@@ -6,13 +6,13 @@ import sys
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from cde_rag._files import given_path, written
 from cde_rag._validation import check_list, check_positive
@@ -28,6 +28,7 @@ from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.languages import is_english
 from cde_rag.readers.pages import CODE, MARKDOWN, PAGES, TEXT
 from cde_rag.readers.passages import (
+    FOLDER_KEY,
     PARENT_KEY,
     FolderFiles,
     PassageRules,
@@ -38,8 +39,11 @@ from cde_rag.readers.passages import (
     folder_passages,
     is_mostly_code,
     kind_of,
+    named_file,
+    source_of,
 )
 from cde_rag.readers.reading_rules import NEWEST, OLD, ReadingRules
+from cde_rag.readers.row_origin import PLACE_BITS, TABLE_KEY, RowPlace, TableFile, with_origin
 from cde_rag.records import Record
 
 SPLIT = MARKDOWN | TEXT | PAGES | CODE | DOCUMENTS
@@ -51,12 +55,15 @@ TABLES: Final = JSONL - {".json"} | DELIMITERS.keys() | {PARQUET}  # files of ro
 STDIN = Path("-")
 REPORTS = 20  # reasons of bad records that are remembered in words; all records are counted
 _PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
+_TEXT_BITS: Final = 64
+_MASK: Final = (1 << _TEXT_BITS) - 1
 
 
 class RecordReader:
     """Iterable of the records in files and folders, streamed anew at each iteration.
 
-    An iteration keeps about a hundred bytes per record in memory, to detect repeated ids.
+    An iteration keeps about a hundred bytes per record in memory, to detect repeated ids. Rows of files have their
+    origin in the metadata, `table`: file and row; see `row_origin`.
     `Collection.add_records(reader)` replaces the passages of the reader's text documents; of other iterables of its
     records it upserts each alone.
 
@@ -86,6 +93,7 @@ class RecordReader:
         documents: Number of passages of each document that the latest iteration read, by `source`; each is known before
             the document's first passage comes.
         files: The files among the sources that are split into passages.
+        row_files: The files of records among the sources.
         folders: The folders among the sources.
         roots: Absolute paths of the folders that name the files in them: `folders`, and those of the collection that
             the records were added to last.
@@ -95,6 +103,7 @@ class RecordReader:
         foreign: Number of records of the latest iteration that are surely not in English.
         skipped: Number of bad records and files that the latest iteration skipped.
         bad_files: Absolute paths of the bad files among them that are split into passages.
+        good_tables: Files of records that the latest iteration read without a bad record.
         keys: The metadata fields that occurred: their keys, for fields of inner objects joined by dots.
 
     Raises:
@@ -108,8 +117,8 @@ class RecordReader:
         >>> import json, tempfile
         >>> path = Path(tempfile.mkdtemp()) / "birds.jsonl"
         >>> _ = path.write_text(json.dumps({"id": 7, "text": "Swifts sleep on the wing.", "year": 2016}))
-        >>> list(RecordReader(path))
-        [Record(id='7', text='Swifts sleep on the wing.', title='', metadata={'year': 2016})]
+        >>> list(RecordReader(path))  # doctest: +ELLIPSIS
+        [Record(id='7', text='Swifts sleep on the wing.', title='', metadata={'year': 2016, 'table': {...}})]
     """
 
     def __init__(
@@ -137,6 +146,10 @@ class RecordReader:
         self._counter: tuple[Callable[[Sequence[str]], int], int | None] | None = None
         self.foreign = self.skipped = 0
         self.bad_files: list[Path] = []
+        self._read_ids = dict[int, int]()  # by the hash of an id, that of its title and text, and its first place
+        self._files: list[TableFile] = []  # of records, that the iteration read so far
+        self._table: TableFile | None = None  # the present one, if rows are to have origins
+        self.good_tables: list[TableFile] = []
         self._numbers: dict[tuple[Path, Fields, tuple[int, ...]], frozenset[str]] = {}  # columns of each CSV
         self._refused = False  # a fault of the latest iteration is no skipped one
         self.empty_files: list[str] = []
@@ -147,6 +160,7 @@ class RecordReader:
         self.documents: dict[str, int] = {}
         self.folders = [path for path in self._sources if path.is_dir()]
         self.files = [path for path in self._sources if path not in self.folders and self._is_split(path)]
+        self.row_files = [path for path in self._sources if path not in (*self.folders, *self.files, STDIN)]
         self.roots = frozenset(path.resolve() for path in self.folders)
         names = [path.resolve().name for path in self.folders]
         if len(set(names)) < len(names):
@@ -162,7 +176,7 @@ class RecordReader:
         self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
         self.guessed, self.bad_files, self._refused = [], [], False
         self.documents.clear()
-        texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
+        self.good_tables, self._read_ids, self._files = [], {}, []
         stopped = False
         for where, found in self._found():
             reason, passed = found, self._is_skipped(where)
@@ -170,13 +184,12 @@ class RecordReader:
                 self.empty_files.append(where)
                 continue
             if isinstance(found, Record):
-                text = hash((found.title, found.text))
-                if texts.setdefault(hash(found.id), text) == text:
+                if (record := self._first(where, found)) is not None:
                     if stopped:
                         continue
                     self.keys.update(names_of(found.metadata))
                     self.foreign += not is_english(found.text)
-                    yield found
+                    yield record
                     continue
                 reason = UnusableError(f"the id {found.id!r:.80} came before, with another title or text")
                 passed = self.skip_bad is True
@@ -189,6 +202,24 @@ class RecordReader:
             found = f"{'; '.join(self.reports)}{f'; and {others} more' if others else ''}"
             self.skipped, self._faults = 0, {}
             raise CorpusError(f"{found}. Mend the bad records, or skip them (--skip-bad).")
+
+    def _first(self, where: str, found: Record) -> Record | None:
+        """Return a record with the origin of the first one of its id; None if that has another title or text.
+
+        Equal rows are one record, whose origin would otherwise be another one after each of them.
+        """
+        text = hash((found.title, found.text)) & _MASK
+        file = self._table if isinstance(where, RowPlace) else None
+        place = 0 if file is None else (len(self._files) << PLACE_BITS) | cast(RowPlace, where).packed
+        first = self._read_ids.setdefault(hash(found.id), (place << _TEXT_BITS) | text)
+        if first & _MASK != text:
+            return None
+        number, packed = divmod(first >> _TEXT_BITS, 1 << PLACE_BITS)
+        return found if file is None or not number else with_origin(found, self._files[number - 1], packed)
+
+    def has_read(self, identifier: str) -> bool:
+        """Return True if the latest iteration had a record of an id."""
+        return hash(identifier) in self._read_ids
 
     def _found(self) -> Iterator[Found]:
         """Yield records and faults of the sources; an unreadable source ends them, if a bad record is to be named."""
@@ -312,8 +343,30 @@ class RecordReader:
                 yield from self._rows_of_folder(table, path)
         elif self._is_split(path):
             yield from self._counted(file_passages(path, self.rules(), self.roots))
-        else:
+        elif path == STDIN:
+            self._table = None
             yield from tables.records(self._rows(path), self.fields)
+        else:
+            yield from self._of_table(path, named_file(path, self.roots))
+
+    def _of_table(self, path: Path, metadata: Mapping[str, str]) -> Iterator[Found]:
+        """Yield the records of a file of records.
+
+        Args:
+            path: The file.
+            metadata: As of `source_of`.
+        """
+        self._table = file = TableFile(metadata[PARENT_KEY], metadata.get(FOLDER_KEY))
+        if not file.is_named_by_utf8 or (self.fields.parent or "").split(".")[0] == TABLE_KEY:
+            self._table = None
+        else:
+            self._files.append(file)
+        good = True
+        for where, found in tables.records(self._rows(path), self.fields):
+            good &= isinstance(found, Record)
+            yield where, found
+        if good and self._table is not None:
+            self.good_tables.append(file)
 
     def _rows(self, path: Path) -> tables.Rows:
         """Yield the rows of a file of records."""
@@ -348,8 +401,9 @@ class RecordReader:
             found = f"expected a file of the folder, found a link to {path.resolve()}, outside it"
             yield str(path), UnusableError(f"{found}; copy the file, or name it")
             return
+        whole = folder.resolve()
         try:
-            yield from tables.records(self._rows(path), self.fields)
+            yield from self._of_table(path, source_of(whole / path.relative_to(folder), (*self.roots, whole)))
         except CorpusError as error:
             yield str(path), UnusableError(str(error).removeprefix(f"{path}: ").removesuffix("."))
 

@@ -1,8 +1,9 @@
 """Files of one record a line or row: JSONL, CSV and Parquet.
 
-Each format yields `(where, parse)` for every row; `parse()` gives the row's fields or raises `UnusableError`. A file
-that cannot be read on, such as a truncated one, or is of another form than its name says, raises `CorpusError` whether
-or not bad records are skipped.
+Each format yields `(where, parse)` for every row; `parse()` gives the row's fields or raises `UnusableError`, and
+`where` is a `RowPlace`, unless the row is bad or the table has a column of the key of origins, which is the user's. A
+file that cannot be read on, such as a truncated one, or is of another form than its name says, raises `CorpusError`
+whether or not bad records are skipped.
 """
 
 import csv
@@ -26,6 +27,7 @@ from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.errors import CDEError, CorpusError, require
 from cde_rag.readers.columns import Fields, Found, UnusableError, id_field, kind, to_record
 from cde_rag.readers.decoding import SAVE, STRICT, Fallback
+from cde_rag.readers.row_origin import TABLE_KEY, RowPlace
 from cde_rag.records import Record
 
 MAX_LINE_BYTES = 64 * 2**20  # of a line of JSONL or CSV, by default
@@ -87,7 +89,7 @@ def jsonl_rows(
             if not begun:
                 _check_first(line.strip(), where)
                 begun = True
-            yield where, partial(_parse_json, line.rstrip(b"\r\n"))
+            yield RowPlace.at(where, number, number), partial(_parse_json, line.rstrip(b"\r\n"))
 
 
 def _check_first(line: bytes, where: str) -> None:
@@ -141,10 +143,11 @@ def csv_rows(
     delimiter = _delimiter("".join(first_lines), delimiter, fields)
     reader = csv.reader(chain(first_lines, lines), delimiter=delimiter, strict=True)
     header = _header(reader, name)
-    kept = frozenset((id_field(header, fields), fields.text))
+    kept, placed = frozenset((id_field(header, fields), fields.text)), TABLE_KEY not in header
     cells: list[str] | None = header
+    row = 1  # the header is a spreadsheet's first row, and an empty line is one, too
     while cells is not None:
-        first = reader.line_num + 1
+        first, row = reader.line_num + 1, row + 1
         try:
             cells = next(reader, None)
         except csv.Error as error:  # the reader goes on with the next line
@@ -156,7 +159,9 @@ def csv_rows(
             if cells:
                 last = first if len(cells) == len(header) else reader.line_num
                 for line in range(first, last + 1):
-                    yield f"{name}, line {line}", partial(_parse_cells, header, cells, kept, numbers)
+                    where = f"{name}, line {line}"
+                    parse = partial(_parse_cells, header, cells, kept, numbers)
+                    yield RowPlace.at(where, row, line) if placed else where, parse
 
 
 def number_columns(rows: Rows, fields: Fields) -> frozenset[str]:
@@ -249,7 +254,9 @@ def arrow_rows(batches: Iterable[Any], name: str, fields: Fields) -> Rows:
         ]
         for row in zip(*columns, strict=True):
             number += 1
-            yield f"{name}, row {number}", partial(_parse_values, dict(zip(names, row, strict=True)), fields)
+            where = f"{name}, row {number}"
+            parse = partial(_parse_values, dict(zip(names, row, strict=True)), fields)
+            yield RowPlace.at(where, number) if TABLE_KEY not in names else where, parse
 
 
 def python_rows(rows: Iterable[Mapping[str, Any]], name: str, fields: Fields) -> Rows:

@@ -1,5 +1,6 @@
 """Routes of documents: a collection by document and by metadata field, and files that are read again."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,7 +10,7 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from cde_rag.collection.contents import Contents, StoredDocument, StoredField, document_records
+from cde_rag.collection.contents import Contents, StoredDocument, StoredField, Value, document_records
 from cde_rag.readers.passages import document_of, file_of
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.job_routes import accepted
@@ -128,11 +129,17 @@ def _described(document: StoredDocument, service: Service) -> dict[str, Any]:
     }
 
 
+def _ordered(values: Mapping[Value, int]) -> list[tuple[Value, int]]:
+    """Return numbers ascending, as people look for years and sizes; other values by their passages, most first."""
+    if all(not is_boolean and isinstance(value, int | float) for is_boolean, value in values):
+        return sorted(values.items(), key=lambda each: float(each[0][1]))
+    return sorted(values.items(), key=lambda each: (-each[1], str(each[0][1])))
+
+
 def _described_field(field: StoredField) -> dict[str, Any]:
     values = None
     if field.values is not None:
-        ordered = sorted(field.values.items(), key=lambda each: (-each[1], str(each[0][1])))
-        values = [{"value": value, "passages": count} for (_, value), count in ordered]
+        values = [{"value": value, "passages": count} for (_, value), count in _ordered(field.values)]
     return {
         "name": field.name,
         "passages": field.records,

@@ -33,6 +33,7 @@ from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError
 from cde_rag.readers import SECTION_KEY
 from cde_rag.readers.passages import document_of, place_in_file
+from cde_rag.readers.row_origin import TableFile
 from cde_rag.records import Record
 from cde_rag.search.fusion import Ranking
 from cde_rag.search.retrievers import Rerank
@@ -318,6 +319,7 @@ def _shown(record: Record) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": record.id, "title": record.title}
     if isinstance(section, str):
         shown["section"] = section
-    if document_of(record) is not None and (place := place_in_file(record.metadata)):
-        shown["place"] = place
+    table = TableFile.of(record.metadata)
+    if (table or document_of(record) is not None) and (place := place_in_file(record.metadata)):
+        shown["place"] = f"{table.name}, {place}" if table else place  # the id of a row names no file
     return {**shown, "text": record.text}

@@ -8,6 +8,7 @@ from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError, UnknownFieldWarning, adapter_warns
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
 from cde_rag.readers.passages import document_of, place_in_file
+from cde_rag.readers.row_origin import public_origin
 from cde_rag.records import Hit, Record, parent_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.query_language import foreign_query
@@ -20,7 +21,7 @@ MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for i
 
 def public_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata without the folder that `cde-rag index` read, which is a path of the server's machine."""
-    return {key: value for key, value in metadata.items() if key != FOLDER_KEY}
+    return {key: value for key, value in public_origin(metadata).items() if key != FOLDER_KEY}
 
 
 def as_json(found: Hit | Record | Group | ParentHit) -> dict[str, Any]:

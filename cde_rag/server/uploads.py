@@ -16,6 +16,7 @@ from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
 from cde_rag.readers.parquet_check import check_parquet
 from cde_rag.readers.passages import UPLOADED_KEY, UPLOADS, document_of
 from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, SPLIT
+from cde_rag.readers.row_origin import public_origin
 from cde_rag.records import Record
 from cde_rag.server.error_responses import RequestError
 
@@ -83,9 +84,9 @@ def uploaded(
         if file.suffix.lower() == PARQUET:
             check_parquet(file)
         reader = RecordReader(file, skip_bad=True)
+        reader.roots = frozenset({place})
         if not reader.splits:
             return _with_rows(collection, reader, file, on_progress)
-        reader.roots = frozenset({place})
         collection.prepare_reader(reader)
         passages = list(reader)
     stored = _documents(collection, filename)
@@ -118,13 +119,18 @@ def _with_rows(
 ) -> dict[str, Any]:
     reader.fields = replace(reader.fields, parent=collection.parent_key)
     try:
-        report = collection.add_records(reader, on_progress=on_progress)
+        report = collection.add_records(map(_without_folder, reader), on_progress=on_progress)
     except CorpusError as error:  # it names the file by a path that the client does not know
         raise CorpusError(str(error).replace(str(path), path.name)) from error
     reasons = [reason.replace(str(path), path.name) for reason in reader.reports]
     if not report.added + report.replaced + report.updated + report.unchanged:
         raise CorpusError(f"{path.name} has no row that can be added: {'; '.join(reasons) or 'it is empty'}.")
     return {**asdict(report), "source": path.name, "doubles": [], "skipped": reader.skipped, "reasons": reasons}
+
+
+def _without_folder(record: Record) -> Record:
+    """Return a row without the folder that an upload was read from, which is gone afterwards."""
+    return replace(record, metadata=public_origin(record.metadata))
 
 
 def _check_read(reader: RecordReader, filename: str, found: Sequence[object]) -> None:

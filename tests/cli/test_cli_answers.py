@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from cde_rag.evaluation.answer_systems import JudgedIndex
 from cde_rag.evaluation.costs import Cost
 from cde_rag.evaluation.question_folder import Site, read_questions
 from cde_rag.evaluation.system_comparison import SystemComparison
+from cde_rag.models.cde_model import CDEModel
 from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.models.shared import Shared
 from cde_rag.records import Record, embedded_text
 
 OWN = ("--system", "index", "--system", "index_vectors", "--system", "bm25", "--system", "null")
@@ -180,6 +182,78 @@ def test_several_corpora_of_a_split(run, tmp_path: Path):
     assert found["parts"]["all"]["intervals"]["mrr@10"]["index-bm25"]["sets"] is not None
     assert "found the splits dev, train" in run("evaluate", tmp_path / "all", "--split", "test", code=1).stderr
     assert not (tmp_path / "all/bank/pages").exists()
+
+
+def write_code(folder: Path) -> Path:
+    """A corpus of pages without headings."""
+    write_site(folder, seed=3, packed=False)
+    for page in (folder / "pages").rglob("*.md"):
+        page.with_suffix(".txt").write_text(re.sub(r"#+ .*\n", "", page.read_text()))
+        page.unlink()
+    questions = folder / "questions.jsonl"
+    questions.write_text(questions.read_text().replace(".md", ".txt"))
+    return folder
+
+
+@pytest.mark.parametrize("option", ["--headers section", "--headers=section,source", "--parent-key section"])
+def test_a_field_that_one_corpus_lacks_costs_no_other_its_figures(run, tmp_path: Path, option: str):
+    """There the index is that without the field, which is what such an index would be."""
+    with_sections, without = write_site(tmp_path / "bank", seed=0, packed=False), write_code(tmp_path / "code")
+    systems = ("--system", "index_vectors", "--json")
+    both = run("evaluate", with_sections, without, *systems, "--index", option)
+    found = json.loads(both.stdout)
+    assert (list(found["corpora"]), found["systems"]) == (["bank", "code"], ["index_vectors"])
+    assert both.stderr.count("no passage has the field 'section'") == 1
+    assert both.stderr.startswith("code: no passage has the field 'section'")
+    instead = {"--headers section": "default", "--parent-key section": "--alone"}.get(option, "--headers source")
+    alone = json.loads(run("evaluate", without, *systems, "--index", instead).stdout)
+    assert found["parts"]["code"]["mrr@10"] == alone["parts"]["all"]["mrr@10"]
+
+
+def test_the_indexes_by_default_of_pages_without_sections(run, tmp_path: Path):
+    folder, work = write_code(tmp_path / "code"), tmp_path / "work"
+    for _ in range(2):  # the second time the indexes are there
+        found = run("evaluate", folder, "--system", "index_vectors", "--work", work, "--json")
+        means = json.loads(found.stdout)["parts"]["all"]["mrr@10"]
+        assert means["index_vectors"] == means["index_vectors --headers section"]
+        assert len(list((work / "code").glob("*.faiss"))) == 2
+
+
+def test_a_corpus_that_cannot_be_indexed_costs_no_other_its_figures(run, tmp_path: Path):
+    good, bad = write_site(tmp_path / "bank", seed=0, packed=False), write_site(tmp_path / "bad", seed=1, packed=False)
+    for page in (bad / "pages").rglob("*.md"):
+        page.write_text("")
+    found = run("evaluate", bad, good, *ONE, "--system", "index_vectors", "--json")
+    assert list(json.loads(found.stdout)["corpora"]) == ["bank"]
+    (reason,) = re.findall("^bad is left out: (.+)$", found.stderr, re.MULTILINE)
+    assert run("evaluate", bad, *ONE, "--system", "index_vectors", code=1).stderr.endswith(f"Error: {reason}\n")
+
+
+@CUTS
+def test_each_model_is_loaded_once_and_nothing_is_said_twice(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Two corpora, three indexes by each of two models: one truncates, and no line names a folder that is gone."""
+    for seed, name in enumerate(("bank", "river")):
+        write_site(tmp_path / "all" / name, seed=seed, packed=seed == 1)
+    loaded, get = list[type](), Shared[Any].get
+
+    def counted(shared: Shared[Any], key: Any, load: Callable[[], Any]) -> Any:
+        def noted() -> Any:
+            loaded.append(type(made := load()))
+            return made
+
+        return get(shared, key, noted)
+
+    monkeypatch.setattr(Shared, "get", counted)
+    plain = write_transformer(tmp_path / "plain")
+    found = run("evaluate", tmp_path / "all", "--model", plain, "--system", "index_vectors", "--json")
+    assert len(json.loads(found.stdout)["systems"]) == 6
+    models = [each for each in loaded if each is CDEModel or each.__name__.endswith("TextModel")]
+    assert len(models) == len(set(models)) == 2
+    warned = [line for line in found.stderr.splitlines() if line.startswith("Warning: ")]
+    assert len(warned) == 1
+    assert re.match(r"Warning: bank: \d+ of \d+ embedded records exceed", warned[0])
+    assert "cde-rag-" not in found.stderr
+    assert ".faiss" not in found.stderr
 
 
 def test_a_collection_and_judged_questions(run, folder: Path, tmp_path: Path):

@@ -511,7 +511,38 @@ def test_files_of_rows_in_a_folder_are_read_if_they_have_texts(run, tmp_path: Pa
     found = run("search", tmp_path / "project.faiss", "river", "--where", '{"year": {"gte": 2020}}', "--json")
     assert [hit["id"] for hit in json.loads(found.stdout)["hits"]] == ["r2"]
     (folder / "rows.csv").write_text("id;text;year\nr2;a bank;2021\n")
-    assert run("index", folder, tmp_path / "project.faiss", "--sync").stdout.endswith("(2 unchanged, 1 deleted)\n")
+    synced = run("index", folder, tmp_path / "project.faiss", "--sync").stdout
+    assert synced.endswith("(1 updated, 1 unchanged, 1 deleted)\n")  # of the second row, which is the first now
+
+
+def test_hits_of_rows_say_where_they_stand_and_stale_rows_are_counted(run, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("project").mkdir()
+    Path("project/readme.md").write_text("words")
+    rows = Path("project/rows.csv")
+    rows.write_text('text,year\n"a river\nfloods",2019\na bank,2021\n')
+    first = run("index", "project", "project.faiss")
+    assert "no longer" not in first.stderr
+    found = run("search", "project.faiss", "bank", "--by", "bm25").stdout
+    assert found.splitlines()[1].strip() == "project/rows.csv, row 3"
+    (hit,) = json.loads(run("search", "project.faiss", "bank", "--by", "bm25", "--json").stdout)["hits"]
+    origin = {"file": "project/rows.csv", "folder": str(tmp_path / "project"), "row": 3, "line": 4}
+    assert hit["metadata"] == {"year": 2021, "table": origin}
+
+    rows.write_text('text,year\n"a river\nfloods",2020\nan old bank,2021\n')
+    for more in (["--dry-run"], [], []):  # the notice stays as long as the row
+        again = run("index", "project", "project.faiss", *more)
+        assert "1 row is no longer in the file, and stored: project/rows.csv (1). " in again.stderr
+        assert "--sync deletes" in again.stderr
+    named = run("index", rows, "project.faiss")
+    assert "project/rows.csv (1)" in named.stderr
+    for more in (["--dry-run"], [], []):
+        synced = run("index", "project", "project.faiss", "--sync", *more)
+        assert "no longer in the file" not in synced.stderr
+    assert synced.stdout == "project.faiss: 3 passages (3 unchanged)\n"
+    rows.unlink()
+    gone = run("index", "project", "project.faiss").stderr
+    assert "1 document is no longer in the sources, and the passages stay: project/rows.csv. --sync" in gone
 
 
 def test_a_bad_file_in_a_folder_is_skipped_and_stops_a_strict_run(run, tmp_path: Path):

@@ -178,7 +178,11 @@ def test_from_a_table_to_a_collection_to_hits_to_parquet(embedder: ContextualEmb
     assert (hits["year"] >= 2020).all()
     assert hits["score"].is_monotonic_decreasing
     to_frame(papers.scroll()).to_parquet(tmp_path / "papers.parquet")
-    assert list(RecordReader(tmp_path / "papers.parquet")) == list(papers.scroll())
+    read = list(RecordReader(tmp_path / "papers.parquet"))
+    assert [each.metadata["table"]["row"] for each in read] == list(range(1, 41))
+    assert [(each.id, each.text, each.metadata["year"]) for each in read] == [
+        (each.id, each.text, each.metadata["year"]) for each in papers.scroll()
+    ]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

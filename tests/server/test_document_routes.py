@@ -85,6 +85,13 @@ def test_values_of_every_kind_are_counted(server: Running) -> None:
     assert Contents.of(notes(server), most=3).complete
 
 
+def test_values_that_are_numbers_ascend(server: Running) -> None:
+    sizes = [10, 9, 100, 9, 2.5, -1]
+    notes(server).add_records([Record(f"n{i}", text, "", {"size": sizes[i]}) for i, text in enumerate(texts(6))])
+    (field,) = server.get("/v1/collections/notes/overview")["fields"]
+    assert [one["value"] for one in field["values"]] == sorted(set(sizes))
+
+
 def test_documents_are_listed_found_and_deleted(server: Running, docs: Path) -> None:
     notes(server).add_records(RecordReader(docs))
     notes(server).add_records([Record("alone", "river bank")])
@@ -264,6 +271,19 @@ def test_every_format_of_the_command_can_be_sent(
     assert job["status"] == "succeeded", job
     assert (job["result"]["added"], job["result"].get("skipped")) == counts
     assert upload(server, name, content)["result"]["unchanged"] == counts[0]
+
+
+def test_rows_say_where_they_stand_and_name_no_folder_of_the_server(server: Running, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/own.csv").write_text("id,text\nown,river\n")
+    server.service.registry.collection("papers").collection.add_records(RecordReader(tmp_path / "docs"))
+    assert upload(server, "sent.jsonl", b'\n{"id": "sent", "text": "river bank"}\n')["status"] == "succeeded"
+    body = {"query": "river", "by": "bm25", "where": {"table.row": 2}, "matches": True}
+    hits = server.post("/v1/collections/papers/search", body)["hits"]
+    assert {hit["id"]: (hit["metadata"]["table"], hit["place"]) for hit in hits} == {
+        "own": ({"file": "docs/own.csv", "row": 2}, "row 2"),
+        "sent": ({"file": "uploads/sent.jsonl", "row": 2}, "row 2"),
+    }
 
 
 def test_a_table_without_rows_is_named_as_the_client_does(server: Running) -> None:

@@ -19,7 +19,7 @@ from served import records, texts
 from tiny import tiny_network, tiny_tokenizer
 from typer.testing import CliRunner
 
-from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder
+from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder, Record
 from cde_rag.cli import app
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.server.mcp_tools import RERANKING, CollectionTools
@@ -300,6 +300,14 @@ def test_a_call_without_a_collection_is_told_which_there_are(papers: Path) -> No
         tools = CollectionTools({"small": collection, "mine": collection})
         with pytest.raises(CDEError, match=r"^Name a collection: mine, small\.$"):
             tools.search("river")
+
+
+def test_a_row_is_named_by_its_file(papers: Path) -> None:
+    with Collection.open(FaissStore(papers), model=papers.parent / "model") as collection:
+        origin = {"file": "docs/own.csv", "folder": "/srv/docs", "row": 7}
+        collection.add_records([Record("row", "river bank", "", {"table": origin, "line": 3})])
+        (found,) = CollectionTools({"papers": collection}).search("river", where={"table.row": 7}, by="bm25")
+        assert found["place"] == "docs/own.csv, row 7"
 
 
 def test_a_context_alone_is_refused(papers: Path, tmp_path: Path) -> None:

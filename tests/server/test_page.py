@@ -225,6 +225,18 @@ def test_a_page_tunes_with_its_judgments(server: Running, browser: Browser) -> N
 
 
 @needs_a_browser
+def test_a_row_names_its_file_and_place(server: Running, browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/own.csv").write_text("id,text,source\na,river bank,elsewhere\n")
+    server.service.registry.collection("notes").collection.add_records(RecordReader(tmp_path / "docs"))
+    visit = Visit(browser, f"{server.url}/?collection=notes")
+    visit.search("river bank")
+    expect(visit.page.locator("#hits li .path").first).to_have_text("docs/own.csv · row 2")
+    assert visit.errors == []
+    visit.page.close()
+
+
+@needs_a_browser
 def test_filters_are_fields_that_exist(server: Running, browser: Browser) -> None:
     visit = Visit(browser, f"{server.url}/?collection=papers")
     page = visit.page

@@ -84,6 +84,8 @@ class Tower:
             MissingExtraError: The runtime is not installed.
             ModelError: The runtime cannot load it, a file was written meanwhile, or it reads fewer tokens.
         """
+        if isinstance(self.part, TextEncoder) and max_length == self.part.max_length:
+            max_length = None  # as a collection names it that was made without a limit
         key = (*self.source, max_length, device, choice, attention, batch_threads())
         return _LOADED.get(key, partial(self._load, choice, max_length, device, attention))
 

@@ -24,7 +24,8 @@ const isMarkdown = (source) => typeof source !== "string" || MARKDOWN.test(sourc
 
 // Where a hit stands: `path › section · lines 3–9`.
 export function where(hit) {
-  const source = typeof hit.metadata?.source === "string" ? hit.metadata.source : hit.id;
+  const known = [hit.metadata?.table?.file, hit.metadata?.source]; // of a row, else of a passage
+  const source = known.find((one) => typeof one === "string") ?? hit.id;
   const section = hit.title?.endsWith(hit.section) ? "" : hit.section;
   const path = [source, ...(section ? section.split(" > ") : [])].join(" › ");
   return hit.place ? `${path} · ${hit.place}` : path;
