@@ -17,12 +17,21 @@ def temporary_database(*tables: str) -> sqlite3.Connection:
     Args:
         tables: Statements that make its tables.
     """
-    made = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a source may be read in any thread
+    made = sqlite3.connect(  # a source may be read in any thread
+        "", isolation_level=None, check_same_thread=False, factory=_TemporaryDatabase
+    )
     made.execute("PRAGMA journal_mode = OFF")  # nothing is undone
     made.execute("BEGIN")
     for table in tables:
         made.execute(table)
     return made
+
+
+class _TemporaryDatabase(sqlite3.Connection):
+    """Connection that is closed with the last reference to it, without the warning of Python 3.13."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 @contextmanager
