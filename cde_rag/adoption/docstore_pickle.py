@@ -89,6 +89,7 @@ _LENGTHS: Final = {  # bytes of the length before an argument
     pickletools.TAKEN_FROM_ARGUMENT4U: 4,
     pickletools.TAKEN_FROM_ARGUMENT8U: 8,
 }
+_IN_MEMORY: Final = 1024  # values; the first ones are names of fields, which each document reads
 _GETS: Final = ("BINGET", "LONG_BINGET")
 
 
@@ -120,7 +121,7 @@ def read_docstore(path: Path) -> FolderRows:
     """
     try:
         with open_file(path) as file:
-            machine = _Machine(_times_read(file))
+            machine = _Machine(_read_again(file))
             file.seek(0)
             return machine.run(file)
     except _Refused as error:
@@ -159,22 +160,22 @@ def _argument(file: BinaryIO, opcode: _Opcode, found: bytes | None) -> Any:
     return opcode.read(file if found is None else io.BytesIO(found))
 
 
-def _times_read(file: BinaryIO) -> bytearray:
-    """Return for each number of a value how often it is read again; 2 stands for more."""
-    times, size = bytearray(), os.fstat(file.fileno()).st_size
+def _read_again(file: BinaryIO) -> bytearray:
+    """Return 1 for each number of a value that is read again, else 0."""
+    found, size = bytearray(), os.fstat(file.fileno()).st_size
     try:
-        for opcode, found in _opcodes(file):
+        for opcode, argument in _opcodes(file):
             if opcode.name in _GETS:
-                place = int.from_bytes(found or b"", "little")
+                place = int.from_bytes(argument or b"", "little")
                 if place >= size:  # a lie: numbers are given one after the other
                     break
-                times.extend(bytes(max(0, place + 1 - len(times))))
-                times[place] = min(2, times[place] + 1)
-            elif found is None:
-                _argument(file, opcode, found)
+                found.extend(bytes(max(0, place + 1 - len(found))))
+                found[place] = 1
+            elif argument is None:
+                _argument(file, opcode, argument)
     except ValueError:  # named by the machine, unless it refuses something before
         pass
-    return times
+    return found
 
 
 class _Refused(Exception):  # noqa: N818 (it never leaves this module)
@@ -185,11 +186,11 @@ class _Machine:
     """Stack and memo of the opcodes.
 
     Args:
-        times: Result of `_times_read`.
+        again: Result of `_read_again`.
     """
 
-    def __init__(self, times: bytearray) -> None:
-        self._times, self._memoized = times, 0
+    def __init__(self, again: bytearray) -> None:
+        self._again, self._memoized = again, 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._fetched: dict[int, Any] = {}  # what was last read again, by its place on the stack
@@ -276,16 +277,16 @@ class _Machine:
         self._stack.append(found.decode("utf-8", "surrogatepass"))
 
     def _put(self, place: Any) -> None:
-        """Keep a value that is read again; the texts that are so once are many, the ids of all vectors."""
-        value, self._memoized = self._pop(), self._memoized + 1
-        self._stack.append(value)
-        times = self._times[place] if place < len(self._times) else 0
-        if times == 1 and isinstance(value, str):
+        """Keep a value that is read again. Most are the vectors' ids, which go to the temporary file."""
+        self._memoized += 1
+        if place >= len(self._again) or not self._again[place]:
+            return
+        value = self._stack[-1]
+        if isinstance(value, str) and len(self._memo) >= _IN_MEMORY:
+            data = value.encode("utf-8", "surrogatepass")
             with temporary_space():
-                data = value.encode("utf-8", "surrogatepass")
                 self._texts.execute("INSERT OR REPLACE INTO texts VALUES (?, ?)", (place, data))
-            self._memo.pop(place, None)
-        elif times:
+        else:
             self._memo[place] = value
 
     def _append(self, values: Sequence[Any]) -> None:
@@ -307,9 +308,9 @@ class _Machine:
 
     def _is_in_store(self) -> bool:
         """Return True if the top of the stack is the dictionary of the docstore's documents."""
-        below = self._stack[1:-2]
-        fields = [value for value in below if value is not _MARK]
-        return len(below) in (1, 2) and len(fields) == 1 and self._stack[-2] == "_dict" and _is_store(self._stack[0])
+        if len(self._stack) not in (4, 5) or self._stack[-2] != "_dict":
+            return False
+        return _is_store(self._stack[0]) and (len(self._stack) == 4 or self._stack[2] is _MARK)
 
     def _keep(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         self._rows.keep((_text(id_), *_entry(value)) for id_, value in pairs)
