@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -87,12 +87,11 @@ class IndexFolder(TextVectors, ABC):
         Raises:
             StoreError: The files cannot be read.
         """
-        now: list[tuple[int, ...]] = []
-        for name in self.naming():
-            try:
-                now.append(written(self._folder / name))
-            except OSError as error:
-                raise StoreError(f"{self.target}: expected {name}, found none.") from error
+        names = self.naming()
+        try:
+            now = [written(self._folder / name) for name in names]
+        except OSError as error:
+            raise StoreError(f"{self.target}: expected {', '.join(names)}, found not all ({error}).") from error
         if self._read is None or self._read[0] != now:
             self._read = None
             self._read = now, self.read()
