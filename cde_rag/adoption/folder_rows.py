@@ -33,7 +33,7 @@ class FolderRows:
                 other without end.
         """
         written = (
-            (_bytes(id_), _bytes(text) if is_text(text) else None, json.dumps(_plain(metadata)))
+            (_bytes(id_), None if text is None or not is_text(text) else _bytes(text), json.dumps(_plain(metadata)))
             for id_, text, metadata in documents
         )
         with temporary_space():

@@ -53,7 +53,7 @@ class IndexFolder(TextVectors, ABC):
         self._read: tuple[list[tuple[int, ...]], FolderRows] | None = None
 
     @abstractmethod
-    def naming(self) -> list[str]:
+    def naming(self) -> Sequence[str]:
         """Return the names of the files that ids and texts come from.
 
         Raises:

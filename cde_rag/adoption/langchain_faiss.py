@@ -3,7 +3,7 @@
 The pickle is never unpickled: it is read by its opcodes (`docstore_pickle`), and stays as it is, byte for byte.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,7 +32,7 @@ class LangChainFaiss(IndexFolder):
     def __init__(self, target: str, folder: Path, name: str, home: Path, random: Random) -> None:
         super().__init__(target, folder, f"{name}.faiss", [f"{name}.pkl"], home, random)
 
-    def naming(self) -> list[str]:
+    def naming(self) -> Sequence[str]:
         """Return the name of the pickle."""
         return self._others
 

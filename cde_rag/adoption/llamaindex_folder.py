@@ -4,6 +4,7 @@ Vectors stand in `NAMESPACE__vector_store.json` (of either store), nodes with th
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -36,7 +37,7 @@ class LlamaIndexFolder(IndexFolder):
 
         self._json: tuple[Path, tuple[int, ...], JsonFile] | None = None
 
-    def naming(self) -> list[str]:
+    def naming(self) -> Sequence[str]:
         """Return the names of the files with nodes, and of the JSON or index that names their vectors."""
         return [_DOCSTORE, self._file if self._is_json(self._live) else _INDEXES]
 
