@@ -1,20 +1,28 @@
 """LangChain's docstore, read from its pickle by opcodes: nothing is unpickled, imported or called.
 
 `FAISS.save_local` writes `pickle.dump((InMemoryDocstore, {position: id}))`. Loading such a file executes whatever it
-names. Here `pickletools` lists the opcodes, and a machine of the few that such a file has builds dictionaries, lists
-and texts. Any other opcode or class is refused by its name, and metadata values of other classes stay opaque.
+names. Here opcodes are read as `pickletools` describes them, and a machine of the few that such a file has builds
+dictionaries, lists and texts. Any other opcode or class is refused by its name, and metadata values of other classes
+stay opaque.
+
+Documents and ids go to a temporary file as they come. A pickle gives each of its values a number, by which it may be
+read again: a first reading finds the few that are, and no other is kept.
 
 Source: the descriptions of opcodes in Python's `pickletools`; the shapes of langchain-community 0.0.1 to 0.4 and of
 langchain before.
 """
 
+import io
+import os
 import pickletools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
-from cde_rag._files import read_file
+from cde_rag._files import open_file
+from cde_rag.adoption.folder_rows import FolderRows
+from cde_rag.adoption.temporary_database import temporary_database, temporary_space
 from cde_rag.errors import StoreFormatError
 
 _DOCSTORES: Final = frozenset(
@@ -55,28 +63,34 @@ _TUPLES: Final = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _MARK: Final = object()
 
 
-class DocstoreEntry(NamedTuple):
-    """Document of a docstore.
+class _Opcode(NamedTuple):
+    """Description of an opcode.
 
     Attributes:
-        text: Its `page_content`.
-        metadata: Its metadata; values that JSON does not have are opaque.
+        name: Its name.
+        size: Bytes of its argument; below 0 as in `pickletools`.
+        read: Reads the argument of a file.
     """
 
-    text: str
-    metadata: dict[Any, Any]
+    name: str
+    size: int
+    read: Callable[[Any], Any] | None
 
 
-class Docstore(NamedTuple):
-    """Documents of a FAISS folder of LangChain.
-
-    Attributes:
-        documents: By id, also those that are in no index.
-        ids: Ids of the index' vectors, by position.
-    """
-
-    documents: dict[str, DocstoreEntry]
-    ids: list[str]
+_OPCODES: Final = {
+    opcode.code.encode("latin-1"): _Opcode(
+        opcode.name, opcode.arg.n if opcode.arg else 0, opcode.arg.reader if opcode.arg else None
+    )
+    for opcode in pickletools.opcodes
+}
+_LENGTHS: Final = {  # bytes of the length before an argument
+    pickletools.TAKEN_FROM_ARGUMENT1: 1,
+    pickletools.TAKEN_FROM_ARGUMENT4: 4,
+    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
+    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
+}
+_IN_MEMORY: Final = 1024  # values; the first ones are names of fields, which each document reads
+_GETS: Final = ("BINGET", "LONG_BINGET")
 
 
 @dataclass(eq=False)
@@ -94,18 +108,22 @@ class _Class:
     kind: tuple[str, str]
 
 
-def read_docstore(path: Path) -> Docstore:
-    """Read the docstore and the ids of the vectors from `index.pkl`.
+def read_docstore(path: Path) -> FolderRows:
+    """Read the documents, also those that are in no index, and the ids of the vectors from `index.pkl`.
 
     Args:
         path: File that LangChain's `FAISS.save_local` wrote.
 
     Raises:
         OSError: There is no such file.
+        StoreError: There is no room for the temporary file.
         StoreFormatError: It is damaged, of another shape, or names a class or opcode that such files do not have.
     """
     try:
-        return _docstore(_Machine().run(read_file(path)))
+        with open_file(path) as file:
+            machine = _Machine(_read_again(file))
+            file.seek(0)
+            return machine.run(file)
     except _Refused as error:
         raise StoreFormatError(
             f"{path}: expected the docstore that LangChain's FAISS.save_local writes, found {error}. It is not opened, "
@@ -113,16 +131,73 @@ def read_docstore(path: Path) -> Docstore:
         ) from error
 
 
+def _opcodes(file: BinaryIO) -> Iterator[tuple[_Opcode, bytes | None]]:
+    """Yield the opcodes of a pickle, with the bytes of their arguments; None where these are lines, which follow.
+
+    Raises:
+        ValueError: The file ends before.
+    """
+    size, read = os.fstat(file.fileno()).st_size, file.read
+    while (code := read(1)) != b".":
+        opcode = _OPCODES.get(code)
+        if opcode is None:
+            raise ValueError("an unknown opcode" if code else "no end")
+        if opcode.size >= 0:
+            yield opcode, read(opcode.size)
+        elif opcode.size in _LENGTHS:
+            head = read(_LENGTHS[opcode.size])
+            length = int.from_bytes(head, "little")
+            if length > size:  # a lie, for which memory would be asked
+                raise ValueError("a length beyond the end")
+            yield opcode, head + read(length)
+        else:
+            yield opcode, None
+
+
+def _argument(file: BinaryIO, opcode: _Opcode, found: bytes | None) -> Any:
+    if opcode.read is None:
+        return None
+    return opcode.read(file if found is None else io.BytesIO(found))
+
+
+def _read_again(file: BinaryIO) -> bytearray:
+    """Return 1 for each number of a value that is read again, else 0."""
+    found, size = bytearray(), os.fstat(file.fileno()).st_size
+    try:
+        for opcode, argument in _opcodes(file):
+            if opcode.name in _GETS:
+                place = int.from_bytes(argument or b"", "little")
+                if place >= size:  # a lie: numbers are given one after the other
+                    break
+                found.extend(bytes(max(0, place + 1 - len(found))))
+                found[place] = 1
+            elif argument is None:
+                _argument(file, opcode, argument)
+    except ValueError:  # named by the machine, unless it refuses something before
+        pass
+    return found
+
+
 class _Refused(Exception):  # noqa: N818 (it never leaves this module)
     """Content of a pickle that is no docstore."""
 
 
 class _Machine:
-    """Stack and memo of the opcodes."""
+    """Stack and memo of the opcodes.
 
-    def __init__(self) -> None:
+    Args:
+        again: Result of `_read_again`.
+    """
+
+    def __init__(self, again: bytearray) -> None:
+        self._again, self._memoized = again, 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self._fetched: dict[int, Any] = {}  # what was last read again, by its place on the stack
+        self._texts = temporary_database("CREATE TABLE texts (place INTEGER PRIMARY KEY, text BLOB NOT NULL)")
+        self._rows = FolderRows()
+        self._documents: dict[Any, Any] | None = None  # of the docstore; empty, since its items are in the rows
+        self._places: dict[Any, Any] | None = None  # likewise
         self._named: dict[str, Callable[[Any], None]] = {
             "APPEND": lambda _: self._append([self._pop()]),
             "APPENDS": lambda _: self._append(self._since_mark()),
@@ -138,7 +213,7 @@ class _Machine:
             "LONG_BINGET": self._get,
             "LONG_BINPUT": self._put,
             "MARK": lambda _: self._stack.append(_MARK),
-            "MEMOIZE": lambda _: self._put(len(self._memo)),
+            "MEMOIZE": lambda _: self._put(self._memoized),
             "NEWOBJ": self._new,
             "PROTO": lambda _: None,
             "REDUCE": self._reduce,
@@ -148,22 +223,21 @@ class _Machine:
             "TUPLE": lambda _: self._stack.append(tuple(self._since_mark())),
         }
 
-    def run(self, data: bytes) -> Any:
-        """Return the value that a pickle describes.
+    def run(self, file: BinaryIO) -> FolderRows:
+        """Return the rows that a pickle describes.
 
         Raises:
-            _Refused: It has an opcode or class that is not allowed, or is damaged.
+            _Refused: It has an opcode, class or shape that is not allowed, or is damaged.
         """
-        end = -1
         try:
-            for opcode, argument, place in pickletools.genops(data):
-                end = cast(int, place)
-                self._step(opcode.name, argument)
+            for opcode, found in _opcodes(file):
+                self._step(opcode.name, _argument(file, opcode, found))
         except (ValueError, IndexError, KeyError, TypeError) as error:
             raise _Refused(f"a damaged file ({type(error).__name__}: {error!s:.80})") from error
-        if len(self._stack) != 1 or end + 1 != len(data):
+        if len(self._stack) != 1 or file.read(1):
             raise _Refused("more than one value")
-        return self._stack[0]
+        self._check(self._stack[0])
+        return self._rows
 
     def _step(self, name: str, argument: Any) -> None:
         if name in _PUSHED:
@@ -175,7 +249,7 @@ class _Machine:
             self._stack.append(tuple(reversed(taken)))
         elif name in self._named:
             self._named[name](argument)
-        elif name != "STOP":
+        else:
             raise _Refused(f"the opcode {name}")
 
     def _pop(self) -> Any:
@@ -195,28 +269,64 @@ class _Machine:
         return found
 
     def _get(self, place: Any) -> None:
-        self._stack.append(self._memo[place])
+        if place in self._memo:
+            self._fetched[len(self._stack)] = self._memo[place]
+            self._stack.append(self._memo[place])
+            return
+        (found,) = self._texts.execute("SELECT text FROM texts WHERE place = ?", (place,)).fetchone()
+        self._stack.append(found.decode("utf-8", "surrogatepass"))
 
     def _put(self, place: Any) -> None:
-        value = self._pop()
-        self._stack.append(value)
-        self._memo[place] = value
+        """Keep a value that is read again. Most are the vectors' ids, which go to the temporary file."""
+        self._memoized += 1
+        if place >= len(self._again) or not self._again[place]:
+            return
+        value = self._stack[-1]
+        if isinstance(value, str) and len(self._memo) >= _IN_MEMORY:
+            data = value.encode("utf-8", "surrogatepass")
+            with temporary_space():
+                self._texts.execute("INSERT OR REPLACE INTO texts VALUES (?, ?)", (place, data))
+        else:
+            self._memo[place] = value
 
     def _append(self, values: Sequence[Any]) -> None:
         self._top(list).extend(values)
 
     def _set(self, items: Sequence[Any]) -> None:
-        there = self._top(dict)
-        for key, value in zip(items[::2], items[1::2], strict=True):
+        there, pairs = self._top(dict), list(zip(items[::2], items[1::2], strict=True))
+        for key, _ in pairs:
             if not isinstance(key, str | int | float | bytes | None):
                 raise _Refused("a dictionary whose keys are no texts or numbers")
-            there[key] = value
+        if self._is_in_store() and (self._documents is None or self._documents is there):
+            self._documents = there
+            self._keep(pairs)
+        elif len(self._stack) == 2 and _is_store(self._stack[0]) and self._stack[0].state is not None:
+            self._places = there
+            self._name(pairs)
+        else:
+            there.update(pairs)
+
+    def _is_in_store(self) -> bool:
+        """Return True if the top of the stack is the dictionary of the docstore's documents."""
+        if len(self._stack) not in (4, 5) or self._stack[-2] != "_dict":
+            return False
+        return _is_store(self._stack[0]) and (len(self._stack) == 4 or self._stack[2] is _MARK)
+
+    def _keep(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        self._rows.keep((_text(id_), *_entry(value)) for id_, value in pairs)
+
+    def _name(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        if any(not isinstance(place, int) or not 0 <= place < 2**40 for place, _ in pairs):
+            raise _Refused("ids of vectors that are not numbered from 0")
+        self._rows.name((place, _text(id_)) for place, id_ in pairs)
 
     def _top(self, kind: type) -> Any:
         value = self._pop()
         self._stack.append(value)
         if not isinstance(value, kind):
             raise _Refused(f"items of a {type(value).__name__}")
+        if self._fetched.get(len(self._stack) - 1) is value:
+            raise _Refused("a value that is changed once it is complete")  # and may be among the rows
         return value
 
     def _global(self, module: Any, name: Any) -> None:
@@ -242,32 +352,34 @@ class _Machine:
         state = self._pop()
         self._top(_Object).state = state
 
-
-def _docstore(value: Any) -> Docstore:
-    """Check the shape of the value."""
-    if not (isinstance(value, tuple) and len(cast(tuple[Any, ...], value)) == 2):
-        raise _Refused("something else than a docstore with the ids of its vectors")
-    store, places = cast(tuple[Any, Any], value)
-    if not isinstance(store, _Object) or store.kind not in _DOCSTORES or not isinstance(places, dict):
-        raise _Refused("something else than a docstore with the ids of its vectors")
-    entries = _field(store.state, "_dict", dict)
-    documents = {_text(id_): _entry(each) for id_, each in entries.items()}
-    by_place = cast(dict[Any, Any], places)
-    if by_place.keys() != set(range(len(by_place))):
-        raise _Refused("ids of vectors that are not numbered from 0")
-    ids = [_text(by_place[place]) for place in range(len(by_place))]
-    if len(set(ids)) != len(ids):
-        raise _Refused("two vectors of one id")
-    if lost := [id_ for id_ in ids if id_ not in documents]:
-        raise _Refused(f"{len(lost)} vectors without a document, such as {lost[0]!r:.80}")
-    return Docstore(documents, ids)
+    def _check(self, value: Any) -> None:
+        """Check the shape of the value, and keep what was not where LangChain writes it."""
+        pair = cast(tuple[Any, ...], value) if isinstance(value, tuple) else ()
+        if len(pair) != 2 or not _is_store(pair[0]) or not isinstance(pair[1], dict):
+            raise _Refused("something else than a docstore with the ids of its vectors")
+        documents, places = _field(pair[0].state, "_dict", dict), cast(dict[Any, Any], pair[1])
+        is_other = self._documents is not None and self._documents is not documents
+        if is_other or (self._places is not None and self._places is not places):
+            raise _Refused("something else than a docstore with the ids of its vectors")
+        self._keep(list(documents.items()))
+        self._name(list(places.items()))
+        if not self._rows.is_numbered():
+            raise _Refused("ids of vectors that are not numbered from 0")
+        if self._rows.repeated() is not None:
+            raise _Refused("two vectors of one id")
+        if (lost := self._rows.lost()) is not None:
+            raise _Refused(f"vectors without a document, such as {lost!r:.80}")
 
 
-def _entry(value: Any) -> DocstoreEntry:
+def _is_store(value: Any) -> bool:
+    return isinstance(value, _Object) and value.kind in _DOCSTORES
+
+
+def _entry(value: Any) -> tuple[str, dict[Any, Any]]:
     if not isinstance(value, _Object) or value.kind not in _DOCUMENTS:
         raise _Refused("a document of another class")
     fields = _field(value.state, "__dict__", dict)
-    return DocstoreEntry(_field(fields, "page_content", str), _field(fields, "metadata", dict))
+    return _field(fields, "page_content", str), _field(fields, "metadata", dict)
 
 
 def _field(state: Any, name: str, kind: type) -> Any:

@@ -1,6 +1,7 @@
 """Search of another application's index, to which nothing is written: by a copy in the user's cache.
 
     $XDG_CACHE_HOME/cde-rag/foreign/<digest>.faiss      by default in ~/.cache; may be deleted at any time
+                                    <digest>.lock       held by the process that brings the copy up to date
 
 The copy has the texts, the metadata that filters can read, the index' own vectors, and a BM25 index. It is a
 Collection, so all searches work as on any other. Nothing is embedded but the sample of the audit.
@@ -23,7 +24,9 @@ from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.audit import audit
 from cde_rag.records import Record, Row, usable
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.files import locked
 
+_WAIT_S: Final = 600.0  # for another process that brings the copy up to date
 _VERSION: Final = "foreign_version"  # key of the settings: the index, when the copy was made
 
 
@@ -44,7 +47,8 @@ def foreign_collection(
 
     Raises:
         CorpusError: The index has no text.
-        StoreError: The embedder did not make all vectors of a sample, or a stamp names another one.
+        StoreError: The embedder did not make all vectors of a sample, a stamp names another one, or another process has
+            been bringing the copy up to date for ten minutes.
     """
     found = audit(source, embedder)
     if found.others or found.disputes:
@@ -55,13 +59,11 @@ def foreign_collection(
     folder = cache_folder() / "foreign" / f"{name}.faiss"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has the texts
     store = FaissStore(folder)
-    try:
+    taken = f"{folder}: another process brings this copy of {source.target} up to date. Wait until it has ended"
+    with locked(folder.with_suffix(".lock"), taken, wait_s=_WAIT_S):  # else it could mark what it did not write
         if not store.exists():
             create_in(store, embedder, settings_of(embedder, None))
-    except StoreError:
-        if not store.exists():  # or another process made it meanwhile
-            raise
-    _bring(source, store, embedder)
+        _bring(source, store, embedder)
     return Collection(store, embedder)
 
 

@@ -16,23 +16,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Final, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import file_sha256, fsync_folder, read_file, replacing
-from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow
+from cde_rag._files import file_sha256, fsync_folder, replacing, written
+from cde_rag.adoption.folder_rows import FolderRows
+from cde_rag.adoption.movable import SourceChangedError, SourceFacts, SourceRow
 from cde_rag.adoption.positions import drawn, stored
 from cde_rag.adoption.text_vectors import OURS, TextVectors
+from cde_rag.adoption.vector_files import IndexedFile
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import StoreError, require
+from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import StoredVector, audit
 from cde_rag.records import Record
 
 _NEW, _OLD = "new", "old"
-MARK: Final = "cde_context"  # key of the space that CDEEmbedding writes; `moved` if nodes may have older marks
-_DISTANCES: Final = {0: "ip", 1: "l2"}  # of FAISS
 
 
 class IndexFolder(TextVectors, ABC):
@@ -50,17 +50,27 @@ class IndexFolder(TextVectors, ABC):
     def __init__(self, target: str, folder: Path, file: str, others: Sequence[str], home: Path, random: Random) -> None:
         super().__init__(target, home)
         self._folder, self._file, self._others, self._random = folder, file, others, random
+        self._read: tuple[list[tuple[int, ...]], FolderRows] | None = None
 
     @abstractmethod
-    def texts(self) -> list[SourceRow]:
-        """Return the rows in the order of their vectors.
+    def naming(self) -> Sequence[str]:
+        """Return the names of the files that ids and texts come from.
 
         Raises:
+            StoreError: The file of vectors cannot be read.
+        """
+
+    @abstractmethod
+    def read(self) -> FolderRows:
+        """Read ids and texts.
+
+        Raises:
+            OSError: A file is missing.
             StoreError: The files cannot be read.
         """
 
     @abstractmethod
-    def vectors_of(self, path: Path) -> "IndexedFile":
+    def vectors_of(self, path: Path) -> IndexedFile:
         """Read a file of vectors.
 
         Raises:
@@ -70,6 +80,22 @@ class IndexFolder(TextVectors, ABC):
     def count(self) -> int:
         """Return the number of vectors."""
         return len(self.texts())
+
+    def texts(self) -> FolderRows:
+        """Return ids and texts, which are read once for each state of their files.
+
+        Raises:
+            StoreError: The files cannot be read.
+        """
+        names = self.naming()
+        try:
+            now = [written(self._folder / name) for name in names]
+        except OSError as error:
+            raise StoreError(f"{self.target}: expected {', '.join(names)}, found not all ({error}).") from error
+        if self._read is None or self._read[0] != now:
+            self._read = None
+            self._read = now, self.read()
+        return self._read[1]
 
     def stamp(self) -> str | None:
         """Return None: these files have no place for a stamp."""
@@ -100,19 +126,19 @@ class IndexFolder(TextVectors, ABC):
     def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:
         """Yield the rows; those of the old and the new vectors are the same."""
         del notes, old
-        rows = self.texts()
-        yield from (rows[start : start + PAGE] for start in range(0, len(rows), PAGE))
+        yield from self.texts().pages()
 
     def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the rows that have a text, with their vectors."""
         rows, file = self.texts(), self.vectors_of(self._live)
-        for start in range(0, len(rows), PAGE):
-            page = enumerate(rows[start : start + PAGE], start)
+        place = 0
+        for page in rows.pages():
             yield [
-                (Record(row.id, row.text, metadata=self.metadata(row.id)), file.get(place, row.id))
-                for place, row in page
+                (Record(row.id, row.text, metadata=self.metadata(row.id)), file.get(each, row.id))
+                for each, row in enumerate(page, place)
                 if row.text is not None
             ]
+            place += len(page)
 
     def metadata(self, id_: str) -> Mapping[str, Any]:
         """Return the metadata of a row that filters can read; none, where the text has them."""
@@ -126,17 +152,20 @@ class IndexFolder(TextVectors, ABC):
             SourceChangedError: A text has no vector yet.
         """
         texts_before, live_before = self._digest(self._others), self._digest([self._file])
-        rows = self.texts()
+        rows, order = self.texts(), hashlib.sha256()
         index = self.vectors_of(self._live).empty_like(int(notes["dim"]))
-        for start in range(0, len(rows), PAGE):
-            page = rows[start : start + PAGE]
-            index.add([row.id for row in page], self.made(notes, page, parked))
+
+        def pages() -> Iterator[tuple[list[str], Float32[np.ndarray, "rows dim"]]]:
+            for page in rows.pages():
+                _add_order(order, page)
+                yield [row.id for row in page], self.made(notes, page, parked)
+
         index.mark(notes["space"])
         path = self._place(notes, _NEW)
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
-            index.write(temporary)
-        found = {"new": file_sha256(path), "old": live_before, "texts": texts_before, "order": _order(rows)}
+            index.write(temporary, pages())
+        found = {"new": file_sha256(path), "old": live_before, "texts": texts_before, "order": order.hexdigest()}
         return {**notes, **found}
 
     def shadow(self, notes: Mapping[str, str], *, old: bool) -> "_NewFile":
@@ -172,7 +201,7 @@ class IndexFolder(TextVectors, ABC):
         live = self._digest([self._file])
         if live == into:
             return 0.0
-        is_same = self._digest(self._others) == notes["texts"] or _order(self.texts()) == notes.get("order")
+        is_same = self._digest(self._others) == notes["texts"] or _order(self.texts().pages()) == notes.get("order")
         if live != out or not is_same:
             raise SourceChangedError(
                 f"{self.target}: expected the files as they were, found others, which the application has saved "
@@ -200,7 +229,7 @@ class IndexFolder(TextVectors, ABC):
         rows, file = self.texts(), self.vectors_of(path)
 
         def read(places: list[int]) -> list[StoredVector]:
-            chosen = [(place, rows[place]) for place in places]
+            chosen = zip(places, rows.at(places), strict=True)
             return [stored(row.id, row.text, file.get(place, row.id)) for place, row in chosen if row.text is not None]
 
         return drawn(self._random, len(rows), count, read)
@@ -217,194 +246,17 @@ class IndexFolder(TextVectors, ABC):
         return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
 
 
-def _order(rows: Iterable[SourceRow]) -> str:
+def _order(pages: Iterable[Sequence[SourceRow]]) -> str:
     """Return a digest of ids and texts in their order, which stays where an application saves them once more."""
     found = hashlib.sha256()
-    for row in rows:
-        found.update(json.dumps([row.id, row.text]).encode())
+    for page in pages:
+        _add_order(found, page)
     return found.hexdigest()
 
 
-class IndexedFile(ABC):
-    """Vectors of a file, in memory.
-
-    Attributes:
-        dim: Length of a vector; 0 where there are none.
-        distance: Distance of searches.
-    """
-
-    dim: int
-    distance: str
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def empty_like(self, dim: int) -> "IndexedFile":
-        """Return the same kind of file without vectors, for others.
-
-        Raises:
-            StoreError: The kind cannot be made without training.
-        """
-
-    @abstractmethod
-    def get(self, place: int, id_: str) -> Float32[np.ndarray, " dim"]:
-        """Return the vector at a place, or of an id where the file names them."""
-
-    @abstractmethod
-    def add(self, ids: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]) -> None:
-        """Add vectors."""
-
-    def mark(self, fingerprint: str) -> None:
-        """Name the space of the vectors in the file, if it has a place for that."""
-        del fingerprint
-
-    @abstractmethod
-    def write(self, path: Path) -> None:
-        """Write the file."""
-
-
-class FaissFile(IndexedFile):
-    """File of FAISS.
-
-    Args:
-        index: An index of FAISS.
-        where: The file, for messages.
-    """
-
-    def __init__(self, index: Any, where: str) -> None:
-        self._index, self._where = index, where
-        self.dim = int(index.d)
-        self.distance = _DISTANCES.get(int(index.metric_type), str(index.metric_type))
-
-    @classmethod
-    def read(cls, path: Path, where: str) -> "FaissFile":
-        """Read a file.
-
-        Raises:
-            MissingExtraError: FAISS is not installed.
-            StoreError: It is no index of FAISS.
-        """
-        faiss: Any = require("faiss", "faiss")
-        try:
-            return cls(faiss.read_index(str(path)), where)
-        except RuntimeError as error:
-            raise StoreError(f"{where}: expected an index of FAISS in {path.name}, found another file.") from error
-
-    def __len__(self) -> int:
-        return int(self._index.ntotal)
-
-    def empty_like(self, dim: int) -> "FaissFile":
-        """Return an empty index of the same kind and distance, for vectors of another length."""
-        faiss: Any = require("faiss", "faiss")
-        kind, metric = type(self._index).__name__, self._index.metric_type
-        if kind in ("IndexFlat", "IndexFlatL2", "IndexFlatIP"):
-            made = faiss.IndexFlatL2(dim) if kind == "IndexFlatL2" else faiss.IndexFlat(dim, metric)
-            return FaissFile(faiss.IndexFlatIP(dim) if kind == "IndexFlatIP" else made, self._where)
-        if kind == "IndexHNSWFlat":
-            made = faiss.IndexHNSWFlat(dim, self._index.hnsw.nb_neighbors(1), metric)
-            made.hnsw.efConstruction, made.hnsw.efSearch = self._index.hnsw.efConstruction, self._index.hnsw.efSearch
-            return FaissFile(made, self._where)
-        raise StoreError(
-            f"{self._where}: expected a flat or HNSW index, found {kind}, which needs training or ids. Make a new "
-            "index of that kind, with the new model, from the texts."
-        )
-
-    def get(self, place: int, id_: str) -> Float32[np.ndarray, " dim"]:
-        """Return the vector at a place."""
-        del id_
-        try:
-            return np.asarray(self._index.reconstruct(place), np.float32)
-        except RuntimeError as error:
-            kind = type(self._index).__name__
-            raise StoreError(
-                f"{self._where}: expected an index whose vectors can be read, found {kind}, which keeps none by place."
-            ) from error
-
-    def add(self, ids: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]) -> None:
-        """Add vectors at the end."""
-        del ids
-        self._index.add(vectors)
-
-    def write(self, path: Path) -> None:
-        """Write the file, as FAISS does."""
-        faiss: Any = require("faiss", "faiss")
-        try:
-            faiss.write_index(self._index, str(path))
-        except RuntimeError as error:
-            raise StoreError(f"{self._where}: cannot write {path.name} ({error!s:.120}). Make room.") from error
-
-
-class JsonFile(IndexedFile):
-    """File of LlamaIndex' SimpleVectorStore: one JSON object, whose other fields are kept as they are.
-
-    Args:
-        content: The object.
-        where: The file, for messages.
-    """
-
-    distance = "cosine"
-
-    def __init__(self, content: Mapping[str, Any], where: str) -> None:
-        self._content, self._where = dict(content), where
-        self.vectors: dict[str, list[float]] = dict(content["embedding_dict"])
-        self.dim = len(next(iter(self.vectors.values()), list[float]()))
-
-    @classmethod
-    def read(cls, path: Path, where: str) -> "JsonFile":
-        """Read a file.
-
-        Raises:
-            StoreError: It is no such file.
-        """
-        found = read_json(path, where)
-        vectors: object = found.get("embedding_dict")
-        if not isinstance(vectors, dict) or not all(
-            isinstance(each, list) for each in cast(dict[str, Any], vectors).values()
-        ):
-            raise StoreError(
-                f"{where}: expected embedding_dict with lists of numbers in {path.name}, found none. Is it of "
-                "SimpleVectorStore?"
-            )
-        return cls(found, where)
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def empty_like(self, dim: int) -> "JsonFile":
-        """Return the same object without vectors."""
-        del dim
-        return JsonFile({**self._content, "embedding_dict": {}}, self._where)
-
-    def get(self, place: int, id_: str) -> Float32[np.ndarray, " dim"]:
-        """Return the vector of an id."""
-        del place
-        if id_ not in self.vectors:
-            raise StoreError(
-                f"{self._where}: expected a vector of {id_!r:.80}, found none. Its application may be saving: run the "
-                "command again."
-            )
-        try:
-            return np.asarray(self.vectors[id_], np.float32)
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"{self._where}: expected numbers as the vector of {id_!r:.80}, found others.") from error
-
-    def add(self, ids: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]) -> None:
-        """Add vectors by their ids."""
-        self.vectors.update(zip(ids, vectors.tolist(), strict=True))
-
-    def mark(self, fingerprint: str) -> None:
-        """Name the space among the nodes' metadata, where CDEEmbedding reads it and LlamaIndex passes over it.
-
-        Not in a store that was persisted without metadata: LlamaIndex refuses filters by their absence.
-        """
-        if metadata := self._content.get("metadata_dict"):
-            self._content["metadata_dict"] = {**metadata, MARK: {"fingerprint": fingerprint, "moved": True}}
-
-    def write(self, path: Path) -> None:
-        """Write the object, as LlamaIndex does."""
-        with path.open("w", encoding="utf-8") as file:
-            json.dump({**self._content, "embedding_dict": self.vectors}, file)
+def _add_order(found: Any, page: Sequence[SourceRow]) -> None:
+    for row in page:
+        found.update(json.dumps([row.id, row.text]).encode())
 
 
 class _NewFile:
@@ -421,18 +273,3 @@ class _NewFile:
 
     def sample(self, count: int) -> list[StoredVector]:
         return self._folder._sample(self._path, count)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def read_json(path: Path, where: str) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        StoreError: The file is missing, or another.
-    """
-    try:
-        found: object = json.loads(read_file(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"{where}: expected JSON in {path.name}, found: {error!s:.120}") from error
-    if not isinstance(found, dict):
-        raise StoreError(f"{where}: expected a JSON object in {path.name}, found another value.")
-    return cast(dict[str, Any], found)

@@ -12,7 +12,6 @@ which are made again.
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -28,6 +27,7 @@ from cde_rag._files import replacing
 from cde_rag.adoption.application_lines import ANY, LLAMA_INDEX, model_line, plain_name
 from cde_rag.adoption.llamaindex_nodes import NODE, embedded_text
 from cde_rag.adoption.movable import PAGE, SourceChangedError, SourceFacts, SourceRow
+from cde_rag.adoption.name_counts import NameCounts
 from cde_rag.adoption.positions import drawn, stored
 from cde_rag.adoption.table_columns import filterable, one_of, text_column
 from cde_rag.adoption.text_vectors import OURS, TextVectors
@@ -42,6 +42,7 @@ _MOVE: Final = b"cde_move"  # key in the metadata of the column of vectors: the 
 _FUNCTIONS: Final = b"embedding_functions"  # key in the metadata of the table: functions of LanceDB's registry
 _NEW, _OLD = "new", "old"
 _FLOATS: Final = {"halffloat": np.float16, "float": np.float32, "double": np.float64}
+_AHEAD: Final = 8 * PAGE  # rows that LanceDB reads at once
 _SCALAR: Final = ("BTree", "Bitmap", "LabelList")
 _VECTOR: Final = {
     "IvfFlat": "IvfFlat",
@@ -159,14 +160,14 @@ class LanceTable(TextVectors):
         """Yield the rows in use; those of the old and the new vectors are the same."""
         del old
         live = self._live()
-        for page, _ in self._pages(live, self._columns(live, notes)):
+        for page, _ in self._named(live, self._columns(live, notes)):
             yield page
 
     def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the rows that have a text and a vector, with those columns and metadata that filters can read."""
         live = self._live()
         columns = self._columns(live)
-        for page, batch in self._pages(live, columns):
+        for page, batch in self._named(live, columns):
             rows, left_out = zip(page, _vectors(batch.column(columns.vector)), strict=True), ("id", columns.text)
             yield [
                 (Record(row.id, row.text, metadata=filterable(row.payload, left_out)), vector.astype(np.float32))
@@ -226,7 +227,7 @@ class LanceTable(TextVectors):
             shutil.rmtree(self._kept(notes), ignore_errors=True)  # of a table that was dropped since, its numbers too
             _link(self._files, self._kept(notes))
             shadow = self.shadow(notes, old=False)._live()  # noqa: SLF001
-            self._written(self._folder, shadow.schema, shadow.search().to_batches(PAGE))
+            self._written(self._folder, shadow.schema, _batches(shadow))
             live = self._live()
         between: list[int] = []
         for number in sorted(int(each["version"]) for each in live.list_versions() if each["version"] > version):
@@ -298,20 +299,23 @@ class LanceTable(TextVectors):
         text = self._asked["text"] or _functions(table).get(vector, {}).get("source_column")
         return _Columns(text_column(list(table.schema.names), text, self.target), vector)
 
+    def _named(self, table: Any, columns: "_Columns") -> Iterator[tuple[list[SourceRow], Any]]:
+        """Yield all rows as `_pages` does, by ids that none has in common: their own, or digests of their texts."""
+        place, names = 0, NameCounts()
+        for page, batch in self._pages(table, columns):
+            wanted: list[str] = []
+            for row in page:
+                named = f"row {place}" if row.text is None else sha256(row.text.encode()).hexdigest()[:32]
+                id_ = row.payload.get("id")
+                wanted.append(named if id_ is None else str(id_))
+                place += 1
+            yield [row._replace(id=name) for row, name in zip(page, names.unique(wanted), strict=True)], batch
+
     def _pages(self, table: Any, columns: "_Columns") -> Iterator[tuple[list[SourceRow], Any]]:
-        """Yield all rows in their order, with their batches of Arrow."""
-        place, seen = 0, Counter[str]()
-        for batch in table.search().to_batches(PAGE):
-            if batch.num_rows == 0:
-                continue
-            page: list[SourceRow] = []
-            for row in batch.drop_columns([columns.vector]).to_pylist():
-                text, id_ = columns.text_of(row), row.get("id")
-                named = f"row {place}" if text is None else sha256(text.encode()).hexdigest()[:32]
-                name = named if id_ is None else str(id_)
-                place, seen[name] = place + 1, seen[name] + 1
-                page.append(SourceRow(name if seen[name] == 1 else f"{name} ({seen[name]})", text, row))
-            yield page, batch
+        """Yield all rows in their order, without ids, with their batches of Arrow."""
+        for batch in _batches(table):
+            page = batch.drop_columns([columns.vector]).to_pylist()
+            yield [SourceRow("", columns.text_of(row), row) for row in page], batch
 
     def _digests(self, table: Any, columns: "_Columns") -> tuple[str, str]:
         """Return digests of all rows in any order: without their vectors, and with them."""
@@ -401,6 +405,15 @@ class _Columns(NamedTuple):
     def text_of(self, row: Mapping[str, Any]) -> str | None:
         """Return the text of a row as it was embedded."""
         return embedded_text(row[self.text], row.get("metadata"))
+
+
+def _batches(table: Any) -> Iterator[Any]:
+    """Yield all rows in their order, as batches of Arrow.
+
+    LanceDB reads ahead as fast as it can, and keeps what it has read: so it is asked for some pages at a time.
+    """
+    for start in range(0, table.count_rows(), _AHEAD):
+        yield from (each for each in table.search().limit(_AHEAD).offset(start).to_batches(PAGE) if each.num_rows)
 
 
 def _metadata(table: Any, column: str) -> dict[bytes, bytes]:

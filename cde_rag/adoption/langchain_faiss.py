@@ -3,17 +3,16 @@
 The pickle is never unpickled: it is read by its opcodes (`docstore_pickle`), and stays as it is, byte for byte.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from cde_rag._files import written
 from cde_rag.adoption.application_lines import LANGCHAIN, model_line, plain_name
-from cde_rag.adoption.docstore_pickle import Docstore, read_docstore
-from cde_rag.adoption.index_files import FaissFile, IndexFolder
-from cde_rag.adoption.movable import SourceRow
-from cde_rag.adoption.positions import is_text
+from cde_rag.adoption.docstore_pickle import read_docstore
+from cde_rag.adoption.folder_rows import FolderRows
+from cde_rag.adoption.index_files import IndexFolder
+from cde_rag.adoption.vector_files import FaissFile, IndexedFile
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.stamps import KEY, stamped
@@ -32,30 +31,22 @@ class LangChainFaiss(IndexFolder):
 
     def __init__(self, target: str, folder: Path, name: str, home: Path, random: Random) -> None:
         super().__init__(target, folder, f"{name}.faiss", [f"{name}.pkl"], home, random)
-        self._read: tuple[tuple[int, ...], Docstore] | None = None
 
-    def texts(self) -> list[SourceRow]:
-        """Return the documents in the order of their vectors."""
-        found = self._docstore()
-        rows: list[SourceRow] = []
-        for id_ in found.ids:
-            text = found.documents[id_].text
-            rows.append(SourceRow(id_, text if is_text(text) else None))
-        return rows
+    def naming(self) -> Sequence[str]:
+        """Return the name of the pickle."""
+        return self._others
+
+    def read(self) -> FolderRows:
+        """Read the documents and the ids of the vectors."""
+        return read_docstore(self._folder / self._others[0])
 
     def metadata(self, id_: str) -> Mapping[str, Any]:
-        """Return texts and numbers of the metadata: nested values may refer to each other without end."""
-        found = self._docstore().documents[id_].metadata
-        return {
-            key: value
-            for key, value in found.items()
-            if isinstance(key, str) and isinstance(value, str | int | float | None)
-        }
+        """Return texts and numbers of the metadata."""
+        return self.texts().metadata(id_) or {}
 
     def stamp(self) -> str | None:
         """Return the stamp of CDEEmbeddings in the docstore, or None."""
-        found = self._docstore().documents.get(KEY)
-        return None if found is None else stamped(found.metadata)
+        return stamped(self.texts().metadata(KEY))
 
     def check(self, embedder: Embedder) -> None:
         """Check as every folder; and refuse a stamp, which would name another model then.
@@ -64,16 +55,16 @@ class LangChainFaiss(IndexFolder):
             StoreError: See above.
         """
         super().check(embedder)
-        if KEY in self._docstore().documents:
+        if self.texts().metadata(KEY) is not None:
             raise StoreError(
                 f"{self.target}: expected a docstore without a stamp, found one of CDEEmbeddings, which a move would "
                 "have to change. Make the store anew of its texts, with the new embeddings."
             )
 
-    def vectors_of(self, path: Path) -> FaissFile:
+    def vectors_of(self, path: Path) -> IndexedFile:
         """Read a file of FAISS with one vector for each document."""
         found = FaissFile.read(path, self.target)
-        if len(found) != (expected := len(self._docstore().ids)):
+        if len(found) != (expected := len(self.texts())):
             raise StoreError(
                 f"{self.target}: expected a vector for each of {expected} documents, found {len(found)}. "
                 "Its application may be saving: run the command again."
@@ -84,14 +75,3 @@ class LangChainFaiss(IndexFolder):
         """Return the line that makes the embeddings for `FAISS.load_local`."""
         stamped_once = "" if plain_name(embedder) else "once, after load_local: embeddings.stamp(store)"
         return model_line(embedder, context, LANGCHAIN, stamped_once)
-
-    def _docstore(self) -> Docstore:
-        """Read the docstore, once for each state of its file."""
-        path = self._folder / self._others[0]
-        try:
-            now = written(path)
-            if self._read is None or self._read[0] != now:
-                self._read = now, read_docstore(path)
-        except OSError as error:
-            raise StoreError(f"{self.target}: expected {path.name} of FAISS.save_local, found none.") from error
-        return self._read[1]

@@ -4,15 +4,17 @@ Vectors stand in `NAMESPACE__vector_store.json` (of either store), nodes with th
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from cde_rag._files import open_file
+from cde_rag._files import open_file, written
 from cde_rag.adoption.application_lines import LLAMA_INDEX, model_line, plain_name
-from cde_rag.adoption.index_files import FaissFile, IndexedFile, IndexFolder, JsonFile, read_json
+from cde_rag.adoption.folder_rows import FolderRows
+from cde_rag.adoption.index_files import IndexFolder
 from cde_rag.adoption.llamaindex_nodes import embedded_node_text
-from cde_rag.adoption.movable import SourceRow
+from cde_rag.adoption.vector_files import FaissFile, IndexedFile, JsonFile, read_json
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 
@@ -33,23 +35,41 @@ class LlamaIndexFolder(IndexFolder):
     def __init__(self, target: str, folder: Path, name: str, home: Path, random: Random) -> None:
         super().__init__(target, folder, f"{name}__vector_store.json", [_DOCSTORE, _INDEXES], home, random)
 
-    def texts(self) -> list[SourceRow]:
-        """Return the nodes in the order of their vectors."""
-        nodes = self._part(_DOCSTORE, "docstore/data")
-        ids = list(JsonFile.read(self._live, self.target).vectors) if self._is_json(self._live) else self._by_place()
-        return [SourceRow(id_, _text_of(nodes.get(id_))) for id_ in ids]
+        self._json: tuple[Path, tuple[int, ...], JsonFile] | None = None
+
+    def naming(self) -> Sequence[str]:
+        """Return the names of the files with nodes, and of the JSON or index that names their vectors."""
+        return [_DOCSTORE, self._file if self._is_json(self._live) else _INDEXES]
+
+    def read(self) -> FolderRows:
+        """Read the nodes and the ids of the vectors."""
+        rows, nodes = FolderRows(), self._part(_DOCSTORE, "docstore/data")
+        rows.keep((id_, _text_of(nodes.pop(id_)), {}) for id_ in list(nodes))  # a node goes when it is kept
+        rows.name(enumerate(self._json_of(self._live).ids if self._is_json(self._live) else self._by_place()))
+        return rows
 
     def vectors_of(self, path: Path) -> IndexedFile:
         """Read a file of either store."""
         if self._is_json(path):
-            return JsonFile.read(path, self.target)
+            return self._json_of(path)
         found = FaissFile.read(path, self.target)
-        if len(found) != len(self._by_place()):
+        if len(found) != len(self.texts()):
             raise StoreError(
-                f"{self.target}: expected {len(self._by_place())} vectors, as {_INDEXES} names nodes, found "
+                f"{self.target}: expected {len(self.texts())} vectors, as {_INDEXES} names nodes, found "
                 f"{len(found)}. Its application may be saving: run the command again."
             )
         return found
+
+    def _json_of(self, path: Path) -> JsonFile:
+        """Read a JSON of vectors, once for each state of the file; one is kept, since reading it takes long."""
+        try:
+            now = written(path)
+        except OSError as error:
+            raise StoreError(f"{self.target}: expected {path.name}, found none.") from error
+        if self._json is None or self._json[:2] != (path, now):
+            self._json = None
+            self._json = path, now, JsonFile.read(path, self.target)
+        return self._json[2]
 
     def line(self, embedder: Embedder, context: Path) -> str:
         """Return the line that makes the embed_model of `load_index_from_storage`."""

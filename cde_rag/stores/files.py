@@ -194,18 +194,19 @@ def pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 @contextmanager
-def locked(path: Path, taken: str) -> Generator[None, None, None]:
+def locked(path: Path, taken: str, *, wait_s: float = 0.0) -> Generator[None, None, None]:
     """Hold a lock among all processes and threads; it is released with the block, or with the process.
 
     Args:
         path: Path of the lock's file: an empty SQLite file, whose locks work alike on all systems.
         taken: Error message if another holds it.
+        wait_s: Seconds to wait for another to release it.
 
     Raises:
         StoreError: Another holds it, or its folder is not writable.
     """
     try:
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
     except sqlite3.OperationalError as error:
         raise StoreError(f"{path}: expected to write it, found: {error}.") from error
     with contextlib.closing(connection):

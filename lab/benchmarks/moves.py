@@ -215,11 +215,28 @@ def built_langchain(folder: Path, address: str, rows: int) -> str:
     return f"langchain-faiss:{folder / 'data'}"
 
 
+def built_llamaindex(folder: Path, address: str, rows: int) -> str:
+    """Build a persisted folder of LlamaIndex' SimpleVectorStore."""
+    from llama_index.core import MockEmbedding, VectorStoreIndex
+    from llama_index.core.schema import TextNode
+
+    del address
+    index = VectorStoreIndex([], embed_model=MockEmbedding(embed_dim=DIM))
+    for ids, texts, vectors in numbered(rows):
+        each = zip(ids, texts, vectors.tolist(), strict=True)
+        index.insert_nodes(
+            [TextNode(id_=id_, text=text, metadata={"of": id_}, embedding=vector) for id_, text, vector in each]
+        )
+    index.storage_context.persist(str(folder / "data"))
+    return f"llamaindex:{folder / 'data'}"
+
+
 BUILDERS: dict[str, Callable[[Path, str, int], str]] = {
     "chroma": built_chroma,
     "lancedb": built_lancedb,
     "postgres": built_postgres,
     "langchain": built_langchain,
+    "llamaindex": built_llamaindex,
 }
 
 if __name__ == "__main__":

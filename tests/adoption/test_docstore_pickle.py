@@ -9,6 +9,7 @@ from applications import TEXTS, ForLangChain, stub
 from langchain_community.vectorstores import FAISS
 
 from cde_rag.adoption.docstore_pickle import read_docstore
+from cde_rag.adoption.movable import SourceRow
 from cde_rag.errors import StoreFormatError
 
 
@@ -33,7 +34,7 @@ def test_a_pickle_by_hand_is_as_langchain_writes_it(tmp_path: Path):
     path = tmp_path / "index.pkl"
     path.write_bytes(written())
     found = read_docstore(path)
-    assert (found.ids, found.documents["a"].text, found.documents["a"].metadata) == (["a"], "one", {})
+    assert (list(found.pages()), found.metadata("a")) == ([[SourceRow("a", "one")]], {})
 
 
 def test_a_docstore_is_read_as_langchain_loads_it(tmp_path: Path):
@@ -46,10 +47,11 @@ def test_a_docstore_is_read_as_langchain_loads_it(tmp_path: Path):
     FAISS.from_texts(texts, ForLangChain(stub("a-1", 4)), metadatas=metadata).save_local(str(tmp_path))
     found = read_docstore(tmp_path / "index.pkl")
     loaded = FAISS.load_local(str(tmp_path), ForLangChain(stub("a-1", 4)), allow_dangerous_deserialization=True)
-    assert found.ids == list(loaded.index_to_docstore_id.values())
-    assert [found.documents[id_].text for id_ in found.ids] == texts
-    assert found.documents[found.ids[0]].metadata["f"] == 2.5
-    assert found.documents[found.ids[0]].metadata["of"]["l"][1] == [1, (2, 3)]
+    (rows,) = found.pages()
+    assert [row.id for row in rows] == list(loaded.index_to_docstore_id.values())
+    assert [row.text for row in rows] == texts
+    assert found.metadata(rows[0].id) == {"n": 1, "f": 2.5, "none": None, "yes": True, "big": 2**70}
+    assert found.metadata("nobody") is None
 
 
 HOSTILE = {
@@ -78,6 +80,10 @@ HOSTILE = {
     "more than one value": written() + b"cos\nsystem\n.",
     "a damaged file": b"",
     "something else": b"\x80\x02}.",
+    "a value that is changed once it is complete": written(
+        metadata=b"}q\1", places=b"K\0" + text("a") + text("x") + b"h\1" + text("y") + text("z") + b"s"
+    ),
+    "a length beyond the end|a damaged file": b"\x80\x04\x8d" + (2**60).to_bytes(8, "little") + b"x",
     "items of a str": b"\x80\x02" + text("x") + b"K\1a.",
 }
 
@@ -106,7 +112,7 @@ def test_a_cut_or_changed_file_is_refused_or_read_as_text(tmp_path: Path):
                 found = read_docstore(path)
             except StoreFormatError:
                 continue
-            assert all(isinstance(entry.text, str) for entry in found.documents.values())
+            assert all(isinstance(row.text, str | None) for page in found.pages() for row in page)
 
 
 def test_nested_tuples_cost_no_time(tmp_path: Path):
@@ -114,4 +120,4 @@ def test_nested_tuples_cost_no_time(tmp_path: Path):
     nested = b")q\1" + b"".join(b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86q" + bytes([n + 1]) for n in range(1, 60))
     path = tmp_path / "index.pkl"
     path.write_bytes(written(metadata=b"}" + text("x") + b"\x8f(" + nested + b"\x90s"))
-    assert read_docstore(path).ids == ["a"]
+    assert len(read_docstore(path)) == 1

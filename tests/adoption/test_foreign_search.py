@@ -1,8 +1,10 @@
 """Indexes of other applications are searched through a copy in the user's cache; nothing is written to them."""
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from applications import COUNT, TEXTS, Application, ChromaApplication, LangChainApplication, stub
@@ -14,6 +16,7 @@ from cde_rag import ContextualEmbedder, PlainEmbedder
 from cde_rag._files import file_sha256
 from cde_rag.adoption.audit_sources import source_of
 from cde_rag.adoption.foreign_search import foreign_collection
+from cde_rag.adoption.langchain_faiss import LangChainFaiss
 from cde_rag.cli import app
 from cde_rag.cli.serve import opened
 from cde_rag.errors import CDEError, StoreError
@@ -71,6 +74,43 @@ def test_later_writes_are_found(tmp_path: Path, old: ContextualEmbedder):
     store.add_documents([Document(page_content="a heron", metadata=odd)], ids=["new"])
     store.save_local(str(langchain.folder))
     assert found(langchain, old, "a heron")[0] == "new"
+
+
+def test_two_processes_that_refresh_a_copy_do_not_mark_what_one_of_them_made_stale(
+    tmp_path: Path, old: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    """One reads, the application saves, and another one reads: the first one writes last, but for its mark."""
+    langchain, passages = LangChainApplication(tmp_path / "faiss"), LangChainFaiss.passages
+    langchain.build(old)
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def first(self: LangChainFaiss) -> Iterator[Any]:
+        pages = list(passages(self))
+        begun.set()
+        go.wait(3)
+        yield from pages
+
+    def second(self: LangChainFaiss) -> Iterator[Any]:
+        yield from passages(self)
+        go.set()
+        ended.wait(3)
+
+    def refresh() -> None:
+        found(langchain, old, TEXTS[7])
+        ended.set()
+
+    monkeypatch.setattr(LangChainFaiss, "passages", first)
+    thread = threading.Thread(target=refresh)
+    thread.start()
+    assert begun.wait(60)
+    monkeypatch.setattr(LangChainFaiss, "passages", second)
+    store = langchain.opened(old)
+    store.delete(["d7"])
+    store.add_documents([Document(page_content="a heron")], ids=["d7"])
+    store.save_local(str(langchain.folder))
+    assert found(langchain, old, "a heron")[0] == "d7"
+    thread.join()
+    assert found(langchain, old, "a heron")[0] == "d7"
 
 
 def test_the_command_searches_an_index(tmp_path: Path):

@@ -141,6 +141,25 @@ def test_a_rollback_outlives_the_applications_optimize(lance: LanceApplication, 
     assert lance.rows() == before
 
 
+def test_blocks_of_rows_are_all_rows_in_their_order(
+    lance: LanceApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    """Of several fragments, with deleted rows, and two rows of one id."""
+    monkeypatch.setattr(lance_table, "_AHEAD", 3)
+    lance.opened().delete("n IN (0, 1, 2, 17, 39)")
+    lance.opened().add(row(lance, "d7", "a boat", old))
+    lance.opened().add(row(lance, "late", "a boat", old))
+    before = lance.opened().to_arrow()
+    with source_of(lance.target) as source:
+        found = [each.id for page in source.rows({}, old=True) for each in page]
+    assert found == ["d7 (2)" if n == len(found) - 2 else id_ for n, id_ in enumerate(before["id"].to_pylist())]
+    switched(lance.target, new)
+    after = lance.opened().to_arrow()
+    assert after.drop_columns("vector").equals(before.drop_columns("vector"))
+    vectors = new.embed_passages(before["text"].to_pylist(), None).vectors
+    assert np.allclose(np.stack(after["vector"].to_pylist()), vectors)
+
+
 def test_columns_and_indexes_are_as_before(tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder):
     """Half floats, metadata of schema and fields, no ids, the same row twice, and a vector index of 300 rows."""
     from lancedb.index import IvfFlat

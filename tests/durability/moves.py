@@ -52,7 +52,7 @@ ROWS = 16  # a page, so that a move has several
 PAGED = (
     "carrying",
     "chroma_collection",
-    "index_files",
+    "folder_rows",
     "lance_table",
     "pgvector_source",
     "qdrant_source",
