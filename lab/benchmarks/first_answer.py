@@ -125,8 +125,8 @@ def main() -> None:
             plain_s = plain(texts, json.loads(questions.read_text(encoding="utf-8"))[0][0], place)
             print(f"all-MiniLM-L6-v2 and FAISS: first answer after {plain_s:.1f} s", flush=True)
             alone, beside = filled(records[: options.filled], embedder, place / "filled.faiss", questions)
-        print(f"filling: {alone:.1f} passages a second, beside {RATE} queries a second {beside:.1f}: ", end="")
-        print(f"{1 - beside / alone:.1%} less", flush=True)
+        print(f"filling: {alone:.1f} passages a second, beside {RATE} queries a second {beside:.1f}", end=": ")
+        print(f"{beside / alone - 1:+.1%}", flush=True)
         row = FirstAnswer(len(texts), words, searchable_s, searches, made, embedded_s, plain_s, alone, beside)
         if options.output is not None:
             write_table(options.output, [row])
