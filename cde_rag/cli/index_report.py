@@ -151,8 +151,8 @@ def warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -
 
     name = opened.embedder.context.identity.name
     if reader.foreign and reads_english_only(name):
-        does = "does" if reader.foreign == 1 else "do"
-        found = f"{reader.foreign:,} of {counted(total, 'text')} {does} not look like English, the language that {name} reads"
+        some = f"{reader.foreign:,} of {counted(total, 'text')} {'does' if reader.foreign == 1 else 'do'}"
+        found = f"{some} not look like English, the language that {name} reads"
         remedy = "Search --by bm25 finds them; for vectors take a multilingual model: --model cde-multilingual"
         _note(f"Warning: {found}. {remedy}.")
 
