@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +37,7 @@ from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.judged_questions import QUESTIONS, existing
 from cde_rag.evaluation.metrics import ndcg, reciprocal_rank
 from cde_rag.evaluation.own_questions import OwnCorpus, find_answers
-from cde_rag.evaluation.question_folder import Site, read_corpus, unpack
+from cde_rag.evaluation.question_folder import Site, read_corpus, unpack, unpacked_path
 from cde_rag.indexing import pending
 from cde_rag.models.model import Model
 from cde_rag.models.token_batches import KeptVectors
@@ -151,7 +152,10 @@ def retrieval_set(folder: Path, limit: int, queries: int, *, split: str) -> Judg
 def answered(folder: Path, limit: int, queries: int, *, model: Model) -> JudgedRecords:
     """Read pages with judged questions, cut as `cde-rag index` does; pages stay complete, those with answers first."""
     corpus = read_corpus(folder, Site(folder.name))
-    asked = sorted(corpus.questions, key=lambda one: hashlib.sha256(one.id.encode()).digest())[:queries]
+    asked = [
+        replace(one, answers=tuple(replace(answer, page=unpacked_path(answer.page)) for answer in one.answers))
+        for one in sorted(corpus.questions, key=lambda one: hashlib.sha256(one.id.encode()).digest())[:queries]
+    ]
     wanted = {answer.page for one in asked for answer in one.answers}
     with tempfile.TemporaryDirectory() as scratch:
         unpack(corpus.pages, Path(scratch, "pages"))
