@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from cde_rag import AsyncCollection, Collection
 from cde_rag.cli import app, collections
 from cde_rag.errors import CorpusError, StoreError, UnreadFilesWarning
 from cde_rag.models.one_way import checkpoint as checkpoints
+from cde_rag.readers import Fields
 from cde_rag.server.chat_routes import ChatRequest
 from cde_rag.server.collection_routes import SearchRequest, found
 from cde_rag.server.mcp_tools import RERANKING, CollectionTools
@@ -111,6 +113,28 @@ def test_a_bad_file_of_a_folder_is_left_out_as_by_the_command(tmp_path: Path, ti
     with pytest.raises(CorpusError, match=r"bad\.md"):
         Collection.from_files(tmp_path / "docs" / "bad.md", store=tmp_path / "named", model=tiny_folder)
     assert not (tmp_path / "named").exists()
+
+
+def test_a_file_of_rows_is_read_by_its_fields_or_named(tmp_path: Path, tiny_folder: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "page.md").write_text("The river rises.")
+    (docs / "tickets.csv").write_text("subject,body\nBoats,a boat\nBanks,a bank\n")
+    with (
+        pytest.warns(UnreadFilesWarning, match=r"without a field 'text'.*tickets\.csv \(found: 'subject', 'body'\)"),
+        Collection.from_files(docs, store=tmp_path / "without", model=tiny_folder) as made,
+    ):
+        assert [record.text for record in made.scroll()] == ["The river rises."]
+    fields = Fields(text="body", title="subject")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnreadFilesWarning)
+        made = Collection.from_files(docs, fields=fields, store=tmp_path / "with", model=tiny_folder)
+    with made:
+        assert [(record.title, record.text) for record in made.scroll()][1:] == [
+            ("Boats", "a boat"),
+            ("Banks", "a bank"),
+        ]
+        assert made.parent_key == "source"
 
 
 def test_files_make_a_new_collection_or_none(tmp_path: Path, tiny_folder: Path) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.readers import RecordReader
 
-_ROWS = frozenset({".csv", ".jsonl", ".ndjson", ".parquet", ".tsv"})  # suffixes of records
+_TABLES = 3  # files of records that a note names
 _noted: ContextVar[set[str] | None] = ContextVar("_noted", default=None)  # notes that were printed; None for no record
 
 
@@ -118,9 +118,11 @@ def print_unread(reader: "RecordReader") -> None:
     if unread := reader.unread():
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
         remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
-        if rows := sorted(_ROWS & unread.keys()):
+        if lacking := reader.tables_without_texts():
             field = f"without a field {reader.fields.text!r}"
-            remedy += f" Files of rows ({', '.join(rows)}) {field} are left out; --fields text=FIELD names theirs."
+            some = "; ".join(f"{path} has {', '.join(found)}" for path, found in [*lacking.items()][:_TABLES])
+            remedy += f" Files of rows {field} are left out ({some}); --fields text=FIELD names theirs."
+            remedy += " Stored rows of them stay as they are."
         if options := as_text_options(unread):
             remedy += f" To read them, add {options}."
         remedy += "".join(map(beir_remedy, reader.folders))

@@ -26,7 +26,7 @@ from cde_rag.indexing.drift import PROBES, Drift
 from cde_rag.indexing.pending import EmbedReport
 from cde_rag.indexing.recontextualization import Estimate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress
-from cde_rag.readers import ReadingRules
+from cde_rag.readers import Fields, ReadingRules
 from cde_rag.records import Hit, Record
 from cde_rag.search.calibration import ScoreCalibration
 from cde_rag.search.fusion import CANDIDATES, Fusion, Ranking
@@ -288,6 +288,7 @@ class AsyncCollection(ProcessBound):
     async def from_files(
         cls,
         *sources: str | Path,
+        fields: Fields | None = None,
         store: Store | str | Path | None = None,
         model: "AnyModel" = "cde-mini",
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
@@ -295,7 +296,13 @@ class AsyncCollection(ProcessBound):
     ) -> "AsyncCollection":
         """Make a collection of files and folders; see `Collection.from_files`."""
         made = await asyncio.to_thread(
-            Collection.from_files, *sources, store=store, model=model, options=options, on_progress=on_progress
+            Collection.from_files,
+            *sources,
+            fields=fields,
+            store=store,
+            model=model,
+            options=options,
+            on_progress=on_progress,
         )
         return cls(made)
 

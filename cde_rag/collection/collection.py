@@ -36,7 +36,7 @@ from cde_rag.indexing.recontextualization import Estimate, Wanted
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.indexing.upsert_plan import first_records
-from cde_rag.readers import ReadingRules, RecordReader
+from cde_rag.readers import Fields, ReadingRules, RecordReader
 from cde_rag.readers.reading_rules import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
 from cde_rag.search.calibration import ScoreCalibration, calibrate, calibrate_or_warn, calibrated_at
@@ -246,6 +246,7 @@ class Collection(ProcessBound):
     def from_files(
         cls,
         *sources: str | Path,
+        fields: Fields | None = None,
         store: Store | str | Path | None = None,
         model: "AnyModel" = "cde-mini",
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
@@ -255,10 +256,11 @@ class Collection(ProcessBound):
 
         A file of a folder that cannot be read is left out.
 
-        To bring it up to date with changed files, call `collection.add_records(RecordReader(*sources))`.
+        To bring it up to date with changed files, call `collection.add_records(RecordReader(*sources, fields=fields))`.
 
         Args:
             sources: At least one, as in `cde_rag.readers.RecordReader`: folders, text files, files of records.
+            fields: Fields of rows that hold id, text and title, such as `Fields(text="body", title="subject")`.
             store: As in `from_texts`, like `model`, `options` and `on_progress`.
             model: The model.
             options: Device, dtype, runtime, batch size and pool of workers.
@@ -292,7 +294,7 @@ class Collection(ProcessBound):
             )
         place = _new_store(store)
         loaded = as_model(model, options)
-        reader = RecordReader(*sources, skip_bad="in folders", guess_encoding=True)
+        reader = RecordReader(*sources, fields=fields, skip_bad="in folders", guess_encoding=True)
         reader.count_with(partial(loaded.count_tokens, windows=False), loaded.identity.max_length)
         sample = (embedded_text(record) for record in reader)
         context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")

@@ -283,8 +283,9 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     """Return the stored passages that a reader's sources do not have, by id, each with its document, else its id.
 
     Those of documents that the reader has are left out, also under the name of a folder that was renamed: `Replacement`
-    finds them. So are those of files that are there and cannot be read: bad ones, and those that need the extra
-    `documents`, where it is missing.
+    finds them. So are those of files that are there and were not read: bad ones, those that need the extra `documents`,
+    where it is missing, and files of records without the field of texts, whose rows another run may have read by
+    another field.
     """
     unreadable = frozenset[str]() if documents.readable() else documents.DOCUMENTS
     kept, files, folders = set[str](), set[Path](), set[str]()
@@ -295,12 +296,19 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
             folders.add(record.metadata.get(FOLDER_KEY, ""))
     files.update(reader.bad_files, (path.resolve() for path in reader.bad_files))  # a named link's are its target's
     gone = {folder: _former(store, folder) for folder in folders - {""}}
+    tables = {table.path for table in reader.read_tables}
+    lacking = bool(reader.tables_without_texts())
     found: dict[str, str] = {}
     for row in store.scroll():
         source = document_of(row.record)
         path = None if source is None else _present(row.record, gone)
         read = source in reader.documents or path in files
         if row.record.id in kept or (source is not None and read):
+            continue
+        table = TableFile.of(row.record.metadata)
+        if table is not None and table.path not in tables and table.path is not None and table.path.is_file():
+            continue
+        if source is None and table is None and lacking:  # a row that was stored before rows said their file
             continue
         if path is None or path.suffix.lower() not in unreadable or not path.is_file():
             found[row.record.id] = source or row.record.id

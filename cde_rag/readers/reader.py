@@ -16,7 +16,7 @@ from typing import Final, Literal, cast
 
 from cde_rag._files import given_path, written
 from cde_rag._validation import check_list, check_positive
-from cde_rag.errors import CorpusError, UnreadFilesWarning, warn_user
+from cde_rag.errors import CorpusError, UnreadFilesWarning, counted, warn_user
 from cde_rag.field_names import names_of
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
@@ -251,8 +251,17 @@ class RecordReader:
         """Warn of files that the latest iteration left out or guessed.
 
         Warns:
-            UnreadFilesWarning: Bad records or files were left out, or files were read in a guessed encoding.
+            UnreadFilesWarning: Bad records or files were left out, also files of records without the field of texts, or
+                files were read in a guessed encoding.
         """
+        if lacking := self.tables_without_texts():
+            path, found = next(iter(lacking.items()))
+            files = f"{counted(len(lacking), 'file')} of rows without a field {self.fields.text!r}"
+            warn_user(
+                f"Left out {files}, such as {path} (found: {', '.join(map(repr, found))}). Name the one that holds "
+                "texts: fields=Fields(text=…).",
+                UnreadFilesWarning,
+            )
         if self.skipped:
             listed = "".join(f"\n  {line}" for line in self.reports)
             warn_user(f"Left out {self.bad_in_words()}:{listed}", UnreadFilesWarning)
@@ -289,6 +298,18 @@ class RecordReader:
         read = {place(path) for path in (*self._sources, *rows, *(path for files in inside for path in files.readable))}
         unread = {place(path): kind for files in inside for path, kind in files.unread.items()}
         return Counter(kind for path, kind in unread.items() if path not in read)
+
+    def tables_without_texts(self) -> dict[Path, list[str]]:
+        """Return the files of records in the folders that lack the field of texts, each with the fields that it has."""
+        reading = self.rules().reading if self.folders else NEWEST
+        inside = [folder_files(each, self._as_text, reading) for each in self.folders if not beir_remedy(each)]
+        found = {path: fields for files in inside for path, fields in self._tables_of(files)}
+        return {path: fields for path, fields in sorted(found.items()) if fields and self.fields.text not in fields}
+
+    @property
+    def read_tables(self) -> list[TableFile]:
+        """Files of records that the latest iteration read."""
+        return self._files
 
     def may_read(self, path: Path) -> bool:
         """Return True for a name of a file that some folder's reading takes: a text, a document or a file of rows."""
@@ -392,8 +413,13 @@ class RecordReader:
         """Return the files of records with texts in a folder, in order; none of a retrieval set, which has queries."""
         if beir_remedy(folder):
             return []
-        rows = (path for path in files.unread if _format(path) in TABLES and path.is_file())
-        return sorted(path for path in rows if tables.has_texts(self._rows(path), self.fields))
+        return sorted(path for path, found in self._tables_of(files) if self.fields.text in found)
+
+    def _tables_of(self, files: FolderFiles) -> Iterator[tuple[Path, list[str]]]:
+        """Yield the files of records in a folder, each with the fields of its first row."""
+        for path in files.unread:
+            if _format(path) in TABLES and path.is_file():
+                yield path, tables.first_fields(self._rows(path))
 
     def _rows_of_folder(self, path: Path, folder: Path) -> Iterator[Found]:
         """Yield the records of a file of records in a folder, or the reason why it cannot be read on."""

@@ -58,15 +58,15 @@ def opened(path: Path) -> BufferedIOBase:
         raise CorpusError(f"{path}: not readable: {error.strerror}.") from error
 
 
-def has_texts(rows: Rows, fields: Fields) -> bool:
-    """Return True if the first row of a file that can be read has the field of texts."""
+def first_fields(rows: Rows) -> list[str]:
+    """Return the fields of the first row of a file that can be read; none of a file that is none of rows."""
     try:
         for _, parse in islice(rows, _LOOKED_AT):
             with suppress(UnusableError):
-                return fields.text in parse()
+                return list(parse())
     except CDEError:  # no file of rows, or a package is missing that reads it
-        return False
-    return False
+        return []
+    return []
 
 
 def jsonl_rows(

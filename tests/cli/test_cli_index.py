@@ -506,13 +506,33 @@ def test_files_of_rows_in_a_folder_are_read_if_they_have_texts(run, tmp_path: Pa
     (folder / "figures.csv").write_text("year,value\n2019,3\n")
     (folder / "rows.csv").write_text("id;text;year\nr1;a river;2019\nr2;a bank;2021\n")
     done = run("index", folder, tmp_path / "project.faiss")
-    assert "Files of rows (.csv) without a field 'text' are left out; --fields text=FIELD names theirs." in done.stderr
+    found = f"({folder / 'figures.csv'} has year, value)"
+    assert (
+        f"Files of rows without a field 'text' are left out {found}; --fields text=FIELD names theirs." in done.stderr
+    )
     assert done.stdout.endswith("3 passages (3 added)\n")
     found = run("search", tmp_path / "project.faiss", "river", "--where", '{"year": {"gte": 2020}}', "--json")
     assert [hit["id"] for hit in json.loads(found.stdout)["hits"]] == ["r2"]
     (folder / "rows.csv").write_text("id;text;year\nr2;a bank;2021\n")
     synced = run("index", folder, tmp_path / "project.faiss", "--sync").stdout
     assert synced.endswith("(1 updated, 1 unchanged, 1 deleted)\n")  # of the second row, which is the first now
+
+
+def test_sync_keeps_rows_of_a_file_that_is_there_and_was_not_read(run, tmp_path: Path):
+    """The second command forgets the names of columns; a file that is gone loses its rows."""
+    folder, place = tmp_path / "project", tmp_path / "project.faiss"
+    folder.mkdir()
+    (folder / "readme.md").write_text("# Words\n\n" + "\n\n".join(f"## Part {n}\n\nWords {n}." for n in range(8)))
+    (folder / "tickets.csv").write_text("subject,body\nBoats,a boat\nBanks,a bank\n")
+    assert "10 passages" in run("index", folder, place, "--fields", "text=body,title=subject").stdout
+    for options in (["--sync"], ["--sync", "--dry-run"]):
+        done = run("index", folder, place, *options)
+        assert "Deleted" not in done.stderr
+        assert "would delete" not in done.stderr
+        assert "tickets.csv has subject, body" in done.stderr
+    assert len(json.loads(run("search", place, "boat", "--by", "bm25", "--json").stdout)["hits"]) == 1
+    (folder / "tickets.csv").unlink()
+    assert "8 passages" in run("index", folder, place, "--sync").stdout
 
 
 def test_hits_of_rows_say_where_they_stand_and_stale_rows_are_counted(run, tmp_path: Path, monkeypatch):
