@@ -15,6 +15,7 @@ from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.cli.foreign import TextOption, VectorOption, is_foreign, open_foreign
 from cde_rag.cli.output import (
     RERANKER,
+    UNCALIBRATED,
     JsonOption,
     explain_no_hits,
     groups_json,
@@ -216,7 +217,7 @@ def search(
             searcher = bm25_searcher(store)
         else:
             searcher = (open_collection(store, model) if foreign is None else foreign).searcher(cast(Ranking, by))
-        top, scale = rerank_top or RERANKED, by if rerank is None else RERANKER
+        top = rerank_top or RERANKED
         searcher = searcher if rerank is None else searcher.reranked(rerank, candidates=top, budget_ms=rerank_budget_ms)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         hits = searcher.search(query, k, **asked) if group_by is None else []
@@ -224,9 +225,10 @@ def search(
         groups = [] if group_by is None else searcher.search_groups(query, k, **grouped)
         narrowed = offset > 0 or score_threshold is not None
         _say_pending(store, by)
+        scale = _scale(store, by) if rerank is None else RERANKER
         nothing = "" if hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
         nothing += _said_of_language(store, query, by) if nothing else ""
-    if scale == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
+    if by == "hybrid" and rerank is None and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:
         print_json(hits_json(hits) if group_by is None else groups_json(groups))
@@ -242,6 +244,15 @@ def _check_needed(option: str, given: object, others: Mapping[str, object]) -> N
     """Refuse options that mean nothing without another one."""
     if given is None and (alone := [name for name, value in others.items() if value is not None]):
         raise typer.BadParameter(f"it needs {option}", param_hint=alone[0])
+
+
+def _scale(store: "Store", by: str) -> str:
+    """Return the kind of a ranking's scores, for `print_scale`: hybrid ones may compare those of one query alone."""
+    from cde_rag.search.calibration import calibration_of
+
+    manifest = store.manifest()
+    known = not store.count_pending() and calibration_of(manifest.settings, manifest.fingerprint) is not None
+    return UNCALIBRATED if by == "hybrid" and not known else by
 
 
 def _said_of_language(store: "Store", query: str, by: str) -> str:

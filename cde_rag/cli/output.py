@@ -29,11 +29,14 @@ WHOLE = (1_000_000_000, 24)  # columns and lines, where there is no terminal: no
 SHORTEST = 20  # characters of a title that are shown before its id is cut
 LINE_S = 10.0  # seconds between two lines of progress in a pipe
 RERANKER = "reranker"  # name of the scale of reranked hits
+UNCALIBRATED = "hybrid, uncalibrated"
 _SCALES = {
     RERANKER: "the reranker's, which compare hits of one query",
     "vectors": "cosine of query and passage, -1 to 1",
     "bm25": "BM25, from 0 up",
     "hybrid": "0 to 1, vectors and words together",
+    UNCALIBRATED: "vectors and words together, for hits of one query alone: a collection of fewer than 64 passages, "
+    "or with vectors to be made, has no scale, and finds something for any query",
 }
 _LABELS = {"documents": "passages", "sources": "documents", "disk_bytes": "size on disk", "changed": "last change"}
 _LABEL_WIDTH = 40  # of the widest label in line with the others
