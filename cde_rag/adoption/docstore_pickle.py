@@ -353,7 +353,7 @@ class _Machine:
         self._top(_Object).state = state
 
     def _check(self, value: Any) -> None:
-        """Check the shape of the value, and keep what was not where LangChain writes it."""
+        """Check the shape of the value, and keep the parts that are not where LangChain writes them."""
         pair = cast(tuple[Any, ...], value) if isinstance(value, tuple) else ()
         if len(pair) != 2 or not _is_store(pair[0]) or not isinstance(pair[1], dict):
             raise _Refused("something else than a docstore with the ids of its vectors")

@@ -1,4 +1,4 @@
-"""Ids and texts of an application's folder in a temporary file, since the files that have them are read as a whole."""
+"""Ids and texts of an application's folder in a temporary file, since the files that have them are read at once."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Any mix of input files as one stream of records that can be read again."""
+"""Any mix of input files as one stream of records that can be read again.
+
+Long because one class reads all kinds of sources and keeps the notes of each iteration.
+"""
 
 import re
 import shutil

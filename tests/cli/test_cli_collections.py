@@ -95,7 +95,7 @@ def test_fields_can_be_named(run, tmp_path: Path, named: list[str]):
     assert ("Write: --fields id=key,text=body,title=heading" in told) == (named[0] != "--fields")
     hits = json.loads(run("search", tmp_path / "p", "river", "--json").stdout)["hits"]
     assert [(hit["id"], hit["text"], hit["title"], hit["metadata"]) for hit in hits] == [
-        ("k1", "the river", "Water", {})
+        ("k1", "the river", "Water", {"table": {"file": str(tmp_path / "a.csv"), "row": 2}})
     ]
 
 
@@ -196,14 +196,15 @@ def test_a_collection_without_words_is_searched_by_vectors_and_says_so(run, reco
 def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = run("search", collection, "river", "--where", '{"year": 2007}').stdout.splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert lines[0].split() == [lines[0].split()[0], "flood", "[r7]"]
     assert -1 <= float(lines[0].split()[0]) <= 1
-    assert lines[1] == " " * 8 + ("river " * 100)[:31] + "…"
+    assert lines[1].endswith("records.jsonl, row 8")
+    assert lines[2] == " " * 8 + ("river " * 100)[:31] + "…"
     monkeypatch.delenv("COLUMNS")  # no terminal either: what is piped is whole
-    assert run("search", collection, "river", "--where", '{"year": 2007}').stdout.splitlines()[1].split() == (
-        ["river"] * 100
-    )
+    piped = run("search", collection, "river", "--where", '{"year": 2007}')
+    assert piped.stdout.splitlines()[2].split() == ["river"] * 100
+    assert "a collection of fewer than 64 passages" in piped.stderr
 
 
 @pytest.mark.parametrize(
@@ -514,7 +515,7 @@ def test_full_shows_whole_texts_with_their_line_breaks(run, tmp_path: Path):
     source.write_text(json.dumps({"id": "a", "text": "first\n  second\n\nthird " + "word " * 200}) + "\n")
     run("index", source, tmp_path / "a.faiss")
     lines = run("search", tmp_path / "a.faiss", "first", "--full").stdout.splitlines()
-    assert [line.strip() for line in lines[1:4]] == ["first", "second", ""]
+    assert [line.strip() for line in lines[2:5]] == ["first", "second", ""]
     assert " ".join(lines).count("word") == 200
 
 
