@@ -34,6 +34,10 @@ class KeptVectors:
         self._vectors = OrderedDict[bytes, Float32[np.ndarray, " dim"]]()  # by the digest: texts may be of any length
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> "tuple[type[KeptVectors], tuple[()]]":
+        """Describe an empty one, for copies and pickles of a model: their weights may be changed."""
+        return KeptVectors, ()
+
     def of(self, model: "CDEModel", texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """Return the vectors of texts, which are different; embeds those that are not kept."""
         keys = [digest(text) for text in texts]
