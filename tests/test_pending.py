@@ -21,7 +21,7 @@ from cde_rag.indexing import pending
 from cde_rag.indexing.pending import EmbedReport
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.records import Hits, Record
-from cde_rag.search.retrievers import ON_DEMAND
+from cde_rag.search.retrievers import ON_DEMAND, UNMADE
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -222,6 +222,84 @@ def test_the_budget_ends_the_embedding_in_the_order_of_bm25(tmp_path: Path, pare
         embedded = birds.embedder.embedded
         assert 0 < len(embedded) < len(best)
         assert embedded == [hit.text for hit in best][: len(embedded)]
+
+
+class Timed(Stub):
+    """One that takes a second for a hundred characters of a text or of a sibling that it has not read before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.read = 0.0, set[str]()
+
+    def embed_passages(self, texts: Any, siblings: Any, *, progress: bool = False) -> Any:
+        new = {text for group in siblings for text in group} - self.read
+        self.read |= new
+        self.now += sum(min(len(text), 5 * self.context.identity.max_length) / 100 for text in (*texts, *new))
+        return super().embed_passages(texts, siblings, progress=progress)
+
+
+def page_of(name: str, passages: int, *, length: int, herons: int, on_each: bool) -> list[Record]:
+    """Return the passages of a page: each of them about herons, or the first alone."""
+    return [
+        Record(
+            f"{name}-{n}",
+            f"{'heron ' * (herons if on_each or not n else 0)}{name} {n}".ljust(length, "."),
+            metadata={"parent": name},
+        )
+        for n in range(passages)
+    ]
+
+
+@pytest.mark.parametrize("found", ["many pages after one", "long texts after short ones"])
+def test_the_budget_holds_where_the_next_texts_take_more_than_the_last(tmp_path: Path, found: str):
+    if found == "many pages after one":  # of which each passage takes siblings with it
+        records = page_of("best", 40, length=100, herons=6, on_each=True)
+        records += [row for n in range(80) for row in page_of(f"p{n}", 17, length=100, herons=1, on_each=False)]
+    else:
+        records = page_of("best", 40, length=100, herons=6, on_each=True)
+        records += [row for n in range(80) for row in page_of(f"p{n}", 1, length=5_000, herons=1, on_each=True)]
+    with made(tmp_path / "timed", timed := Timed()) as birds:
+        birds.add_records(records, embed="later")
+        for budget_s in (200, 50):
+            timed.now, before = 0.0, len(timed.embedded)
+            with mock.patch.object(pending.time, "monotonic", side_effect=lambda: timed.now):
+                birds.searcher(embed_budget_ms=budget_s * 1000).search("heron", k=10)
+            assert 0.5 * budget_s < timed.now <= 1.2 * budget_s
+            assert len(timed.embedded) > before
+
+
+def test_reading_takes_a_small_part_of_the_budget(birds: Collection, monkeypatch: pytest.MonkeyPatch):
+    """Where siblings are many, fewer hits are looked at; each of the fifty first ones in any case."""
+    birds.add_records([Record(str(n), f"heron number {n}") for n in range(250)], embed="later")
+    now, asked, waiting_of = 0.0, list[int](), pending.waiting_of
+
+    def slow(state: Any, rows: Any, *others: Any) -> Any:
+        nonlocal now
+        now += 0.01 * len(rows)
+        asked.append(len(rows))
+        return waiting_of(state, rows, *others)
+
+    monkeypatch.setattr(pending, "waiting_of", slow)
+    monkeypatch.setattr(pending.time, "perf_counter", lambda: now)
+    for budget_s, most in ((10, 100), (1, UNMADE), (100, ON_DEMAND)):
+        with mock.patch.object(birds.embedder, "embed_passages", side_effect=ConnectionError):  # nothing is made
+            asked.clear()
+            birds.searcher(embed_budget_ms=budget_s * 1000).search("heron", k=1)
+            assert asked[-1] == most
+
+
+def test_a_text_that_takes_too_long_stops_no_others(tmp_path: Path):
+    with made(tmp_path / "timed", timed := Timed()) as birds:
+        birds.add_records(page_of("first", 3, length=100, herons=1, on_each=True), embed="later")
+        with mock.patch.object(pending.time, "monotonic", side_effect=lambda: timed.now):
+            birds.searcher(embed_budget_ms=60_000).search("heron")  # which measures the speed
+            birds.add_records(page_of("long", 1, length=5_000, herons=9, on_each=True), embed="later")
+            for name in ("next", "last"):
+                birds.add_records(page_of(name, 1, length=100, herons=1, on_each=True), embed="later")
+            start = timed.now
+            birds.searcher(embed_budget_ms=2_400).search("heron", k=10)
+        assert timed.now <= start + 2.4 * 1.2
+        assert [row.record.id for row in birds.store.pending()] == ["long-0"]
 
 
 def test_time_that_is_left_goes_to_hits_far_below_the_first_ones(tmp_path: Path):

@@ -16,11 +16,12 @@ from test_replacement import contents, created, write
 from test_writing import Embedder
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag import ContextualEmbedder
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.indexing.replacement import missing_tables, stale_rows
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
 from cde_rag.readers import reader as reader_module
+from cde_rag.readers.row_origin import public_origin, row_of
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings(
@@ -95,6 +96,27 @@ def test_a_column_of_the_same_name_stays_as_it_is(tmp_path: Path) -> None:
     assert one.metadata == {"table": None}
     assert two.metadata == {"row": 9, "source": "z", "table": {"file": str(lines), "row": 2}}
     assert origins(lines, fields=Fields(parent="table"))["two"] is None
+
+
+def test_columns_with_the_names_of_origins_in_filters_stay_as_they_are(tmp_path: Path, embedder: Embedder) -> None:
+    """Else filters would read the one or the other, and files that are gone would not be named."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    (folder / "a.csv").write_text("text,table.file,table.row\none,oak,3\n")
+    (folder / "a.jsonl").write_text('{"text": "two", "table.file": "oak"}\n')
+    pq.write_table(pa.table({"text": ["three"], "table.file": ["oak"]}), folder / "a.parquet")
+    assert all("table" not in record.metadata for record in RecordReader(folder))
+    (gone := folder / "gone.csv").write_text("text\nfour\n")
+    with Collection.create(FaissStore(tmp_path / "c"), embedder) as collection:
+        collection.add_records(RecordReader(folder))
+        gone.unlink()
+        collection.add_records(reader := RecordReader(folder))
+        assert missing_tables(collection.store, reader) == ["tables/gone.csv"]
+
+
+def test_a_field_of_the_same_name_is_no_origin_without_a_number() -> None:
+    own = {"table": {"file": "x", "row": True, "folder": "mine"}}
+    assert (row_of(own), public_origin(own)) == (None, own)
 
 
 def test_equal_rows_are_one_record_of_the_first(tmp_path: Path, embedder: Embedder) -> None:

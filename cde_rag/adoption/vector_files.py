@@ -269,14 +269,17 @@ class JsonFile(IndexedFile):
 
     def write(self, path: Path, pages: VectorPages) -> None:
         """Write the object, as LlamaIndex does."""
-        with path.open("w", encoding="utf-8") as file:
-            for number, (key, value) in enumerate(self._content.items()):
-                file.write(f"{', ' if number else '{'}{json.dumps(key)}: ")
-                if key == _VECTORS:
-                    file.writelines(_members(pages))
-                else:
-                    json.dump(value, file)
-            file.write("}")
+        try:
+            with path.open("w", encoding="utf-8") as file:
+                for number, (key, value) in enumerate(self._content.items()):
+                    file.write(f"{', ' if number else '{'}{json.dumps(key)}: ")
+                    if key == _VECTORS:
+                        file.writelines(_members(pages))
+                    else:
+                        json.dump(value, file)
+                file.write("}")
+        except OSError as error:
+            raise _unwritten(self._where, path, error) from error
 
 
 def _members(pages: VectorPages) -> Iterator[str]:

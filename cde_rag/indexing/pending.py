@@ -1,8 +1,10 @@
 """Vectors of records that wait for theirs: filling, and vectors that a search needs."""
 
 import logging
+import math
 import threading
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from cde_rag.indexing.upsert import SMALLEST_PART, Progress, next_part
 from cde_rag.models.model import Embedded
 from cde_rag.models.plain.fixed_texts import PROBES
 from cde_rag.models.refusals import read_in_halves
+from cde_rag.models.token_batches import KEPT
 from cde_rag.records import Row, embedded_text, parent_of
 from cde_rag.stores.store import Store
 from cde_rag.stores.store_calls import StoreCalls
@@ -31,6 +34,9 @@ _KEPT: Final = 4096  # vectors of a search that are kept where they cannot be wr
 _FIRST: Final = 4  # texts of a search that are embedded before the speed is known
 _MOST: Final = 64  # texts of a search between two looks at the clock; the more, the more of them share siblings
 _LAST: Final = 8  # texts that may fill the rest of the time: the clock may have run faster than was measured
+_SHORTEST: Final = 100  # characters that a text costs at least
+_READING: Final = 0.1  # of a search's time, in which the records are read that it may make vectors of
+_OF_TOKEN: Final = 5  # characters, about: no more of a text than its tokens is read, unless in windows
 
 _log = logging.getLogger(__name__)
 AnyRow = TypeVar("AnyRow", bound=tuple[Row, Passage])
@@ -56,6 +62,21 @@ class Waiting(NamedTuple):
 
     row: Row
     passage: Passage
+
+
+class _Part(NamedTuple):
+    """Records that a search embeds at once.
+
+    Attributes:
+        rows: The records.
+        work: Characters that are read for them: their own, and those of siblings that were not read before. Seconds for
+            a text say nothing about the next page, whose first passage takes all its siblings with it.
+        looked_at: Number of the records that these are the first ones of, with those that are passed over.
+    """
+
+    rows: list[Waiting]
+    work: int
+    looked_at: int
 
 
 def waiting_of(state: StoreCalls, rows: Sequence[Row], parent_key: str | None, embedder: Embedder) -> list[Waiting]:
@@ -239,7 +260,9 @@ class OnDemandVectors:
             tuple[str, str], Float32[np.ndarray, " dim"] | None
         ]()
         self._lock = threading.Lock()
-        self._seconds_each: float | None = None
+        self._seconds_read: float | None = None  # for a record that waits, with its siblings
+        self._seconds_each: float | None = None  # for a character that is read
+        self._siblings = OrderedDict[int, None]()  # hashes of the last ones, which models keep
 
     def known(
         self, state: StoreCalls, ids: Sequence[str], embedder: Embedder
@@ -252,7 +275,11 @@ class OnDemandVectors:
             embedder: Embedder of the active generation.
         """
         known, missing = dict[str, Float32[np.ndarray, " dim"]](), list[Waiting]()
-        for each in waiting_of(state, state.get(ids), self._parent_key, embedder):
+        started = time.perf_counter()
+        waiting = waiting_of(state, state.get(ids), self._parent_key, embedder)
+        if self._seconds_read is None or 2 * len(waiting) >= len(ids):  # those that do not wait take little
+            self._seconds_read = (time.perf_counter() - started) / max(1, len(ids))
+        for each in waiting:
             with self._lock:
                 made = (key := (embedder.fingerprint, each.passage.digest)) in self._kept
                 vector = self._kept.get(key)
@@ -261,6 +288,11 @@ class OnDemandVectors:
             elif not made:
                 missing.append(each)
         return known, missing
+
+    def reach(self, budget_s: float) -> int | None:
+        """Return the number of records that `known` reads in a tenth of this time; None before its first one."""
+        each = self._seconds_read
+        return None if each is None else int(_READING * budget_s / max(each, 1e-9))
 
     def make(self, missing: Sequence[Waiting], embedder: Embedder, budget_s: float) -> int:
         """Embed records until the time is over or the model fails; return their number.
@@ -271,23 +303,28 @@ class OnDemandVectors:
             embedder: Embedder of the active generation.
             budget_s: Seconds; what begins in them may end a little later.
         """
-        end, done, missing = time.monotonic() + budget_s, 0, self._by_parent(missing)
+        end, done, left = time.monotonic() + budget_s, 0, self._by_parent(missing)
         read, vectors = list[Waiting](), list[Float32[np.ndarray, "some dim"]]()
-        while done < len(missing) and (size := self._part(end - time.monotonic())):
-            part, started = missing[done : done + size], time.monotonic()
+        while (part := self._part(left, end - time.monotonic(), embedder)).rows:
+            started = time.monotonic()
             try:
-                some, made, unread = embed_readable(part, embedder)
+                some, made, unread = embed_readable(part.rows, embedder)
             except Exception as error:  # noqa: BLE001 (also of a user's function: the answer comes without them)
                 _log.warning("Records wait for their vectors, since a search could not make them: %s", error)
                 break
-            self._seconds_each = (time.monotonic() - started) / len(part)
+            self._seconds_each = (time.monotonic() - started) / part.work
             with self._lock:
-                for each in part:
+                for each in part.rows:
                     if each.row.record.id in unread:
                         self._kept[embedder.fingerprint, each.passage.digest] = None
+                    for sibling in map(hash, each.passage.siblings):
+                        self._siblings[sibling] = None
+                        self._siblings.move_to_end(sibling)
+                while len(self._siblings) > KEPT:
+                    self._siblings.popitem(last=False)
             read += some
             vectors.append(made.vectors)
-            done += len(part)
+            left, done = left[part.looked_at :], done + len(part.rows)
         if not done and self._seconds_each is not None:
             self._seconds_each /= 2  # it may have been measured at a slow start: a later search tries again
         if read:
@@ -301,13 +338,31 @@ class OnDemandVectors:
             groups.setdefault((parent, None) if parent is not None else number, []).append(each)
         return [each for group in groups.values() for each in group]
 
-    def _part(self, seconds: float) -> int:
-        """Return the number of texts to embed next, 0 if there is no time for one."""
-        each = self._seconds_each
-        if each is None:
-            return _FIRST if seconds > 0 else 0
-        fit = max(0, int(seconds / max(each, 1e-6)))
-        return fit if fit <= _LAST else min(_MOST, fit // 2)
+    def _part(self, left: Sequence[Waiting], seconds: float, embedder: Embedder) -> "_Part":
+        """Return the records to embed next, none if there is no time for one.
+
+        Those that take more time by themselves than there is are passed over: others may take less.
+        """
+        room = math.inf if (each := self._seconds_each) is None else seconds / max(each, 1e-9)
+        identity = embedder.context.identity
+        most = None if identity.windows or not identity.max_length else _OF_TOKEN * identity.max_length
+        with self._lock:
+            known = set(self._siblings)
+        rows, reached, places = list[Waiting](), list[int](), list[int]()
+        for place, one in enumerate(left if seconds > 0 else ()):
+            new = {hash(text): text for text in one.passage.siblings if hash(text) not in known}
+            texts = (embedded_text(one.row.record), *new.values())
+            work = sum(max(_SHORTEST, len(text[:most])) for text in texts)
+            if work > room:
+                continue
+            if len(rows) == (_FIRST if each is None else _MOST) or sum(reached[-1:], work) > room:
+                break
+            known.update(new)
+            rows.append(one)
+            reached.append(sum(reached[-1:], work))
+            places.append(place)
+        size = len(rows) if each is None or len(rows) <= _LAST else max(1, bisect_right(reached, room / 2))
+        return _Part(rows[:size], sum(reached[size - 1 : size]), places[size - 1] + 1 if size else 0)
 
     def _keep(self, made: Sequence[Waiting], vectors: Float32[np.ndarray, "rows dim"], embedder: Embedder) -> None:
         with self._lock:

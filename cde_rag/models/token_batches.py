@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float32
 from tqdm import tqdm
 
+from cde_rag._validation import digest
 from cde_rag.models.batching import tight_buckets
 from cde_rag.models.model import Embedded
 from cde_rag.models.tokenizer import Tokens
@@ -18,7 +19,7 @@ from cde_rag.models.windows import pool_windows
 if TYPE_CHECKING:
     from cde_rag.models.cde_model import CDEModel
 
-KEPT: Final = 4096  # vectors of siblings, with their texts: some 10 MB
+KEPT: Final = 4096  # vectors of siblings: some 10 MB
 TOKENIZED_AT_ONCE: Final = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
 
@@ -30,22 +31,28 @@ class KeptVectors:
     """
 
     def __init__(self) -> None:
-        self._vectors = OrderedDict[str, Float32[np.ndarray, " dim"]]()
+        self._vectors = OrderedDict[bytes, Float32[np.ndarray, " dim"]]()  # by the digest: texts may be of any length
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> "tuple[type[KeptVectors], tuple[()]]":
+        """Describe an empty one, for copies and pickles of a model: their weights may be changed."""
+        return KeptVectors, ()
 
     def of(self, model: "CDEModel", texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """Return the vectors of texts, which are different; embeds those that are not kept."""
+        keys = [digest(text) for text in texts]
         with self._lock:
-            known = {text: self._vectors[text] for text in texts if text in self._vectors}
-        made = model.first_stage(new := [text for text in texts if text not in known])
+            known = {key: self._vectors[key] for key in keys if key in self._vectors}
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        made = model.first_stage(list(new.values()))
         known |= dict(zip(new, map(np.copy, made), strict=True))  # a view would keep all of them
         with self._lock:
-            for text in texts:
-                self._vectors[text] = known[text]
-                self._vectors.move_to_end(text)
+            for key in keys:
+                self._vectors[key] = known[key]
+                self._vectors.move_to_end(key)
             while len(self._vectors) > KEPT:
                 self._vectors.popitem(last=False)
-        return np.stack([known[text] for text in texts]) if texts else made
+        return np.stack([known[key] for key in keys]) if texts else made
 
 
 class SiblingVectors:

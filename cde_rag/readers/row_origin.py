@@ -1,10 +1,11 @@
 """Origins of rows: the metadata that say from which file of records a row was read, and where it stands there.
 
 They are one object under one key, since tables often have columns named source, row or line, and since `source` is the
-parent of passages: rows of a table are no siblings. A table with a column of this key keeps its own.
+parent of passages: rows of a table are no siblings. A table with a column of this key, or of one below it as
+`table.row`, keeps its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -64,7 +65,7 @@ class TableFile:
             return None
         origin = cast(Mapping[str, object], found)
         name, folder, row = origin.get("file"), origin.get("folder"), origin.get("row")
-        if not isinstance(name, str) or not isinstance(row, int) or not isinstance(folder, str | None):
+        if not isinstance(name, str) or type(row) is not int or not isinstance(folder, str | None):  # true is no number
             return None
         return cls(name, folder)
 
@@ -111,9 +112,14 @@ def public_origin(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {**metadata, TABLE_KEY: {key: value for key, value in metadata[TABLE_KEY].items() if key != "folder"}}
 
 
+def has_own(names: Iterable[str]) -> bool:
+    """Return True if fields have the key of origins, or a name in filters that an origin's would be as well."""
+    return any(name == TABLE_KEY or name.startswith(f"{TABLE_KEY}.") for name in names)
+
+
 def with_origin(record: Record, file: TableFile, packed: int) -> Record:
     """Return a record with its origin; one that has a field of this key as it is."""
-    if TABLE_KEY in record.metadata:
+    if has_own(record.metadata):
         return record
     metadata = {**record.metadata, TABLE_KEY: file.origin(packed)}
     return Record(record.id, record.text, record.title, metadata)

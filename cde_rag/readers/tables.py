@@ -27,7 +27,7 @@ from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.errors import CDEError, CorpusError, require
 from cde_rag.readers.columns import Fields, Found, UnusableError, id_field, kind, to_record
 from cde_rag.readers.decoding import SAVE, STRICT, Fallback
-from cde_rag.readers.row_origin import TABLE_KEY, RowPlace
+from cde_rag.readers.row_origin import RowPlace, has_own
 from cde_rag.records import Record
 
 MAX_LINE_BYTES = 64 * 2**20  # of a line of JSONL or CSV, by default
@@ -143,7 +143,7 @@ def csv_rows(
     delimiter = _delimiter("".join(first_lines), delimiter, fields)
     reader = csv.reader(chain(first_lines, lines), delimiter=delimiter, strict=True)
     header = _header(reader, name)
-    kept, placed = frozenset((id_field(header, fields), fields.text)), TABLE_KEY not in header
+    kept, placed = frozenset((id_field(header, fields), fields.text)), not has_own(header)
     cells: list[str] | None = header
     row = 1  # the header is a spreadsheet's first row, and an empty line is one, too
     while cells is not None:
@@ -249,6 +249,7 @@ def arrow_rows(batches: Iterable[Any], name: str, fields: Fields) -> Rows:
     number = 0
     for batch in batches:
         names: list[str] = batch.schema.names
+        placed = not has_own(names)
         columns = [
             _values(column, f"{name}: the column {each!r}") for each, column in zip(names, batch.columns, strict=True)
         ]
@@ -256,7 +257,7 @@ def arrow_rows(batches: Iterable[Any], name: str, fields: Fields) -> Rows:
             number += 1
             where = f"{name}, row {number}"
             parse = partial(_parse_values, dict(zip(names, row, strict=True)), fields)
-            yield RowPlace.at(where, number) if TABLE_KEY not in names else where, parse
+            yield RowPlace.at(where, number) if placed else where, parse
 
 
 def python_rows(rows: Iterable[Mapping[str, Any]], name: str, fields: Fields) -> Rows:

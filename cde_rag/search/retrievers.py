@@ -27,7 +27,7 @@ Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat
 
 _PART: Final = 8  # pairs that a reranker with a budget scores at once
 ON_DEMAND: Final = 200  # best hits by BM25 of a query that are embedded, as time allows, if they wait for their vectors
-UNMADE: Final = 50  # of those, the ones that are looked at without time: vectors may be kept of them
+UNMADE: Final = 50  # of those, the ones that are looked at in any case: vectors may be kept of them
 
 
 @runtime_checkable
@@ -38,6 +38,10 @@ class OnDemand(Protocol):
         self, state: StoreCalls, ids: Sequence[str], embedder: Embedder
     ) -> tuple[Mapping[str, Float32[np.ndarray, " dim"]], Sequence[Any]]:
         """Return the vectors of records that wait, by id, as far as they were made, and the records without one."""
+        ...
+
+    def reach(self, budget_s: float) -> int | None:
+        """Return the number of records that `known` reads in a small part of this time; None where that is unknown."""
         ...
 
     def make(self, missing: Sequence[Any], embedder: Embedder, budget_s: float) -> int:
@@ -166,19 +170,20 @@ class HybridRetriever:
         embedder: Embedder,
     ) -> list[list[Hit]]:
         missing: Sequence[Any] = ()
+        pending, depth = 0, self._depth(len(queries))
 
         def fused(state: StoreState) -> list[list[Hit]]:
-            nonlocal missing
+            nonlocal missing, pending
             near = state.nearest(vectors, self.candidates, fingerprint=embedder.fingerprint, where=where)
             pending = state.count_pending()
-            depth = max(self.candidates, ON_DEMAND) if pending and self.budget_s > 0 else self.candidates
-            written = state.matching(queries, depth, where=where)
+            words = max(self.candidates, depth) if pending and self.budget_s > 0 else self.candidates
+            written = state.matching(queries, words, where=where)
             if not pending:
                 missing = ()
                 settings = state.manifest().settings
                 known = calibration_of(settings, embedder.fingerprint) if self.fusion == "convex" else None
                 return [state.hits(self._fused(*sides, known)[:limit]) for sides in zip(near, written, strict=True)]
-            looked_at = _looked_at(state, written, ON_DEMAND if self.budget_s > 0 else UNMADE)
+            looked_at = _looked_at(state, written, depth)
             vectors_of, missing = self.on_demand.known(state, list(looked_at), embedder)
             waiting = {looked_at[each.row.record.id] for each in missing}
             found: list[list[Hit]] = []
@@ -191,7 +196,11 @@ class HybridRetriever:
             return found
 
         try:
+            is_known = self.on_demand.reach(self.budget_s) is not None
             hits = self.store.read(fused)
+            if pending and not is_known and (deeper := self._depth(len(queries))) > depth:
+                depth = deeper
+                hits = self.store.read(fused)
             if missing and self.budget_s > 0 and self.on_demand.make(missing, embedder, self.budget_s):
                 hits = self.store.read(fused)
             return hits
@@ -202,6 +211,10 @@ class HybridRetriever:
                 TextIndexWarning,
             )
             return self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where)
+
+    def _depth(self, queries: int) -> int:
+        """Return the number of best hits by BM25 of a query that are looked at: reading them takes time, too."""
+        return max(UNMADE, min(ON_DEMAND, (self.on_demand.reach(self.budget_s) or 0) // max(queries, 1)))
 
     def _fused(
         self,

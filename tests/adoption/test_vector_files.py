@@ -77,6 +77,15 @@ def test_json_files_are_as_llamaindex_writes_them(tmp_path: Path, count: int):
     assert (tmp_path / "new").read_text() == json.dumps(content)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="The device is Linux'.")
+def test_a_full_disk_is_named_in_each_kind_of_file(tmp_path: Path):
+    faiss.write_index(faiss.IndexFlatIP(3), str(tmp_path / "flat"))
+    (tmp_path / "json").write_text('{"embedding_dict": {}}')
+    for found in (FaissFile.read(tmp_path / "flat", "here"), JsonFile.read(tmp_path / "json", "here")):
+        with pytest.raises(StoreError, match=r"here: cannot write full .*Make room"):
+            found.empty_like(3).write(Path("/dev/full"), paged(NEW, 4))
+
+
 def test_an_hnsw_index_is_made_again(tmp_path: Path, old: ContextualEmbedder, new: ContextualEmbedder):
     texts = [f"text {number}" for number in range(2 * PAGE + 3)]
     store = FAISS(ForLangChain(old), faiss.IndexHNSWFlat(old.dim, 8), InMemoryDocstore(), {})

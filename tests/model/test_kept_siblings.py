@@ -1,5 +1,6 @@
 """First-stage vectors of siblings, which are kept for the next passages of the same page."""
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,6 +34,19 @@ def test_the_next_passages_of_a_page_read_no_sibling_again(tiny_model: CDEModel,
     other = ContextualEmbedder(CDEModel(tiny_model.stages, tiny_model.tokenizer, "0" * 64), embedder.context)
     fresh = other.embed_passages(["the sea"], [[*siblings, "a mill"]]).vectors
     np.testing.assert_allclose(again[1:], fresh, atol=1e-6)
+
+
+def test_copies_of_a_model_keep_none_of_its_vectors(tiny_model: CDEModel):
+    context, siblings = Context.null(tiny_model), [["the river", "a bank"]]
+    first = ContextualEmbedder(tiny_model, context).embed_passages(["a boat"], siblings).vectors
+    other, changed = copy.deepcopy(tiny_model), copy.deepcopy(tiny_model)
+    np.testing.assert_array_equal(
+        ContextualEmbedder(other, context).embed_passages(["a boat"], siblings).vectors, first
+    )
+    for weight in changed.network.first_stage.parameters():
+        weight.data.mul_(-1.5)
+    own = ContextualEmbedder(changed, context).embed_passages(["a boat"], siblings).vectors
+    assert np.abs(own - first).max() > 1e-4
 
 
 def test_the_last_ones_are_kept(tiny_model: CDEModel, read: list[str], monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
 
@@ -17,12 +17,14 @@ import pytest
 import torch
 from prepared_stub import prepared_stub, stub_pairs, stub_vectors
 from safetensors.torch import load_file
-from tiny import tiny_network
+from tiny import tiny_network, tiny_tokenizer
 from tiny_run import CORPORA, MACHINE, RATES, config, phase, rows, start_folder
 
 from cde_rag import CDEModel, Context
 from cde_rag.errors import CDEError, CorpusError, ResumeError
+from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.stores.files import locked
+from cde_rag_training.clustering.clusters import LAPTOP, PAPER
 from cde_rag_training.clustering.packing import PackingConfig
 from cde_rag_training.config import EvaluationConfig, GuardConfig, LossConfig, RatesConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
@@ -38,6 +40,8 @@ from cde_rag_training.loop.held_out import Retrieval
 from cde_rag_training.loop.logs import COLUMNS
 from cde_rag_training.loop.optimiser import Optimiser
 from cde_rag_training.loop.training import train
+from cde_rag_training.loop.training_data import opened
+from cde_rag_training.presets import PRESETS, preset, preset_text
 from cde_rag_training.recipe import RecipeError
 
 OFTEN_NULL = replace(CORPORA, context=replace(CORPORA.context, null_share=0.5))
@@ -492,6 +496,39 @@ def test_pairs_are_prepared_first(work, tmp_path, monkeypatch):
     agreeing = config(work / "start", phase(1, filter=FilterConfig(rule="agreement")))
     train(pairs, agreeing, tmp_path / "agreeing")
     assert (tmp_path / "agreeing" / "prepared" / "lexical_query_words.npy").exists()
+
+
+def test_presets_follow_the_commands_in_their_comments(work):
+    """Two-way models have no gates; data that `prepare` made with any seed is that of [prepare], other data is not."""
+    for name in PRESETS:
+        recipe = preset(name)
+        if recipe.start.attention == "two_way":
+            assert {one.rates.gates for one in recipe.phases} == {RatesConfig().gates}
+        (command,) = (line for line in preset_text(name).splitlines() if " prepare pairs.jsonl " in line)
+        clusters = PAPER if "--paper" in command else LAPTOP
+        made = PrepareConfig(max_length=int(command.split("--max-length ")[1].split()[0]), clusters=clusters)
+        for seed in (0, 7):
+            asked = replace(
+                made, surrogate=f"minilm-{made.max_length}", clusters=replace(clusters, seed=seed), seed=seed
+            )
+            opened(given(work, asked), recipe_tokenizer(work), recipe.prepare, work)
+    other = replace(made, max_length=24)
+    with pytest.raises(RecipeError, match=r"prepared with max_length 64, as .* found 24 in .*Prepare it again"):
+        opened(given(work, other), recipe_tokenizer(work), preset("paper-small").prepare, work)
+    at_ease = replace(other, max_length=64, clusters=LAPTOP)
+    with pytest.raises(RecipeError, match=r"prepared with clusters .*'steps': 100.* found .*'steps': 25"):
+        opened(given(work, at_ease), recipe_tokenizer(work), preset("paper-small").prepare, work)
+
+
+def given(work, settings):
+    """The prepared data, as if with other settings."""
+    return replace(Prepared.load(work / "prepared"), settings=json.loads(json.dumps(asdict(settings))))
+
+
+def recipe_tokenizer(work):
+    tokenizer = TextTokenizer(tiny_tokenizer())
+    object.__setattr__(tokenizer, "sha256", Prepared.load(work / "prepared").tokenizer_sha256)
+    return tokenizer
 
 
 def test_a_foreign_context_is_of_another_source(work, tmp_path, monkeypatch):

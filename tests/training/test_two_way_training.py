@@ -25,6 +25,7 @@ from cde_rag.models.runtimes.torch_runner import pad
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.models.two_way import checkpoint as two_way_checkpoint
 from cde_rag.models.two_way import files as published
+from cde_rag_training.adapt.own_recipe import of_network
 from cde_rag_training.config import AdaptersConfig, EvaluationConfig, LossConfig, RatesConfig, StartConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
 from cde_rag_training.corpora.corpus_batches import Corpora
@@ -69,6 +70,20 @@ def two_way_run(folder, *, updates=40):
     machine = replace(MACHINE, save_every=100)
     evaluation = EvaluationConfig(every=0, probe_every=5)
     return config(folder, shown, machine=machine, evaluation=evaluation)
+
+
+def test_gates_are_refused_in_a_two_way_model(tmp_path):
+    """It has none, so that a rate of them, as of a preset for one-way models, would say nothing."""
+    folder = write_folder(tmp_path / "start", V1)
+    run = two_way_run(folder, updates=1)
+    first = replace(run.phases[0], rates=replace(run.phases[0].rates, gates=1e-3))
+    prepared = prepared_with(tmp_path / "prepared", (folder / "tokenizer.json").read_text())
+    with pytest.raises(RecipeError, match=r"no rates\.gates, since .* is a two-way model"):
+        train(prepared, with_gates := replace(run, phases=(first,)), tmp_path / "run")
+    train(
+        prepared, of_network(with_gates, load_start(with_gates.start, seed=0).network), tmp_path / "run"
+    )  # as `adapt`
+    assert of_network(with_gates, tiny_network()) == with_gates
 
 
 @pytest.mark.parametrize("name", [V1, V2])

@@ -21,7 +21,7 @@ from cde_rag_training.adapt.before_after import BeforeAfter, Scores, bm25_scores
 from cde_rag_training.adapt.corpus_pairs import to_pairs
 from cde_rag_training.adapt.material import Material
 from cde_rag_training.adapt.output_folder import REJECTED, REPORT, claimed
-from cde_rag_training.adapt.own_recipe import own_recipe, settings_of
+from cde_rag_training.adapt.own_recipe import of_network, own_recipe, settings_of
 from cde_rag_training.clustering.surrogate import minilm
 from cde_rag_training.config import (
     DistillationConfig,
@@ -143,6 +143,7 @@ def adapt(
     minutes = _minutes(config, material, work, spent=time.monotonic() - clock, once=once)
     null = start.network.config.null_embedding
     recipe = recipe_of(config, material, minutes=minutes, name=output.resolve().name, null=null)
+    recipe = of_network(recipe, start.network)
     if start.new_first_stage:
         recipe = replace(recipe, start=replace(recipe.start, distillation=DISTILLATION))
     say(f"Training for {minutes:.1f} minutes")

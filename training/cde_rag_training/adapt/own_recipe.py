@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cde_rag_training.config import PhaseConfig, TrainingConfig
+from torch.nn import Module
+
+from cde_rag.models.two_way.network import TwoWay
+from cde_rag_training.config import PhaseConfig, RatesConfig, TrainingConfig
 from cde_rag_training.recipe import RecipeError
 
 
@@ -35,6 +38,20 @@ def own_recipe(own: TrainingConfig, given: TrainingConfig | None, *, largest: in
     fitted = tuple(_fitted(phase, own.phases[0], len(phases), largest=largest, null=null) for phase in phases)
     machine = replace(own.machine, gradient_caching=True)  # its batches may be larger than memory allows
     return replace(own, phases=fitted, adapters=given.adapters, machine=machine)
+
+
+def of_network(recipe: TrainingConfig, network: Module) -> TrainingConfig:
+    """Return an adaptation's recipe as its start model can be trained: two-way ones have no gates, and no rate of them.
+
+    Args:
+        recipe: Recipe of the adaptation.
+        network: Network of the start model.
+    """
+    if not isinstance(network, TwoWay):
+        return recipe
+    usual = RatesConfig().gates
+    phases = tuple(replace(phase, rates=replace(phase.rates, gates=usual)) for phase in recipe.phases)
+    return replace(recipe, phases=phases)
 
 
 def _fitted(phase: PhaseConfig, own: PhaseConfig, parts: int, *, largest: int, null: bool) -> PhaseConfig:

@@ -19,7 +19,7 @@ from cde_rag.models import CDEModel
 from cde_rag_training.adapt.adaptation import Adaptation, install, silent, updates_of
 from cde_rag_training.adapt.before_after import SearchScores, bm25_scores, compared, search_scores
 from cde_rag_training.adapt.output_folder import REPORT, claimed
-from cde_rag_training.adapt.own_recipe import own_recipe, settings_of
+from cde_rag_training.adapt.own_recipe import of_network, own_recipe, settings_of
 from cde_rag_training.adapt.question_material import FEWEST, QuestionMaterial, apart
 from cde_rag_training.clustering.surrogate import Surrogate, cached, minilm
 from cde_rag_training.config import (
@@ -112,6 +112,7 @@ def adapt_to_questions(
     prepared = _prepared(material, rehearsed, config, start, work, say)
     sizes = Counter(prepared.source_names[code] for code in prepared.sources.tolist())
     recipe = recipe_of(config, sizes, name=output.resolve().name, null=start.network.config.null_embedding)
+    recipe = of_network(recipe, start.network)
     say(f"Training: {sum(phase.schedule.updates for phase in recipe.phases)} updates at most")
     began = time.monotonic()
     trained = train(prepared, recipe, work / "run", progress=progress)

@@ -1,9 +1,10 @@
 """Training data of `train`: prepared pairs, or pairs that are prepared first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 from cde_rag._files import user_path
 from cde_rag.errors import CorpusError
@@ -49,9 +50,12 @@ def opened(data: Data, tokenizer: TextTokenizer, config: PrepareConfig, folder: 
 
 
 def _check_preparation(prepared: Prepared, config: PrepareConfig) -> None:
-    """Refuse data that was prepared in another way than a recipe says; settings that it does not change may differ."""
-    usual, found = asdict(PrepareConfig()), prepared.settings
-    for name, value in asdict(config).items():
+    """Refuse data that was prepared in another way than a recipe says; settings that it does not change may differ.
+
+    So may seeds: `cde-rag-train prepare --seed` takes one, and no recipe depends on it.
+    """
+    usual, found = _without_seed(asdict(PrepareConfig())), _without_seed(prepared.settings)
+    for name, value in _without_seed(asdict(config)).items():
         if name not in _OF_DATA or value == usual[name] or found.get(name) in (value, None):
             continue
         if name == "clusters" and not isinstance(found[name], dict):
@@ -60,6 +64,15 @@ def _check_preparation(prepared: Prepared, config: PrepareConfig) -> None:
             f"Expected data prepared with {name} {value!r}, as the recipe's [prepare] says, found {found[name]!r} in "
             f"{prepared.folder}. Prepare it again, or leave the setting out of the recipe."
         )
+
+
+def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without the seed of their clusters, if they are one level."""
+    clusters = settings.get("clusters")
+    if not isinstance(clusters, Mapping):
+        return dict(settings)
+    level = cast(Mapping[str, Any], clusters)
+    return {**settings, "clusters": {name: value for name, value in level.items() if name != "seed"}}
 
 
 def _prepared(
