@@ -644,7 +644,8 @@ class Collection(ProcessBound):
         """Return the `k` best hits for one query.
 
         While records wait for their vectors (`pending`), "hybrid" makes those of its 200 best hits by words (fewer,
-        50 at least, where reading these takes long) within `embed_budget_ms`, and the hits, a `Hits`, say how many were not compared.
+        50 at least, where reading these takes long) within `embed_budget_ms`, and the hits, a `Hits`, say how many were
+        not compared.
 
         A ranking by "hybrid" ends after at most 200 hits, the 100 best of either side, whatever `k` and `offset` are.
         `by="vectors"` ranks all records, and `searcher(candidates=500)` fuses more of them.
