@@ -64,7 +64,7 @@ class Waiting(NamedTuple):
     passage: Passage
 
 
-class _Part(NamedTuple):
+class _AtOnce(NamedTuple):
     """Records that a search embeds at once.
 
     Attributes:
@@ -338,7 +338,7 @@ class OnDemandVectors:
             groups.setdefault((parent, None) if parent is not None else number, []).append(each)
         return [each for group in groups.values() for each in group]
 
-    def _part(self, left: Sequence[Waiting], seconds: float, embedder: Embedder) -> "_Part":
+    def _part(self, left: Sequence[Waiting], seconds: float, embedder: Embedder) -> "_AtOnce":
         """Return the records to embed next, none if there is no time for one.
 
         Those that take more time by themselves than there is are passed over: others may take less.
@@ -362,7 +362,7 @@ class OnDemandVectors:
             reached.append(sum(reached[-1:], work))
             places.append(place)
         size = len(rows) if each is None or len(rows) <= _LAST else max(1, bisect_right(reached, room / 2))
-        return _Part(rows[:size], sum(reached[size - 1 : size]), places[size - 1] + 1 if size else 0)
+        return _AtOnce(rows[:size], sum(reached[size - 1 : size]), places[size - 1] + 1 if size else 0)
 
     def _keep(self, made: Sequence[Waiting], vectors: Float32[np.ndarray, "rows dim"], embedder: Embedder) -> None:
         with self._lock:
