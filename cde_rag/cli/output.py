@@ -123,9 +123,21 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
         lines = _wrapped(hit.text, max(SHORTEST, width - 4)) if full or on_terminal else [one_line(hit.text, width)]
         shown = lines if full else _snippet(lines, words)
         if (place := _place(hit)) is not None:
-            typer.echo(f"{'':8}{printable(place)}")
+            columns = one_line("".join(f" · {column}" for column in _columns(hit)), max(SHORTEST, width - len(place)))
+            typer.echo(f"{'':8}{printable(place)}{columns and f' {columns}'}")
         for text in shown:
             typer.echo(f"{'':8}{_marked(text, words) if on_terminal else text}".rstrip())
+
+
+def _columns(hit: "Hit") -> list[str]:
+    """Return a row's columns, as filters name them; none of other passages."""
+    from cde_rag.readers.row_origin import TABLE_KEY, TableFile
+
+    if TableFile.of(hit.metadata) is None:
+        return []
+    shown = {key: value for key, value in hit.metadata.items() if key != TABLE_KEY}
+    short = {key: value for key, value in shown.items() if isinstance(value, str | int | float)}
+    return [f"{key}: {value}" for key, value in short.items() if str(value).strip()]
 
 
 def _place(hit: "Hit") -> str | None:

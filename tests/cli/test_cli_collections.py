@@ -199,7 +199,7 @@ def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     assert len(lines) == 3
     assert lines[0].split() == [lines[0].split()[0], "flood", "[r7]"]
     assert -1 <= float(lines[0].split()[0]) <= 1
-    assert lines[1].endswith("records.jsonl, row 8")
+    assert "records.jsonl, row 8 · book: b1" in lines[1]
     assert lines[2] == " " * 8 + ("river " * 100)[:31] + "…"
     monkeypatch.delenv("COLUMNS")  # no terminal either: what is piped is whole
     piped = run("search", collection, "river", "--where", '{"year": 2007}')

@@ -542,7 +542,7 @@ def test_hits_of_rows_say_where_they_stand_and_stale_rows_are_counted(run, tmp_p
     first = run("index", "project", "project.faiss")
     assert "no longer" not in first.stderr
     found = run("search", "project.faiss", "bank", "--by", "bm25").stdout
-    assert found.splitlines()[1].strip() == "project/rows.csv, row 3"
+    assert found.splitlines()[1].strip() == "project/rows.csv, row 3 · year: 2021"
     (hit,) = json.loads(run("search", "project.faiss", "bank", "--by", "bm25", "--json").stdout)["hits"]
     origin = {"file": "project/rows.csv", "folder": str(tmp_path / "project"), "row": 3, "line": 4}
     assert hit["metadata"] == {"year": 2021, "table": origin}
