@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cde_rag.cli import demo
 from cde_rag.cli.demo import INDEX, NAMES, WITH_MINILM, WITHOUT_MINILM, DemoAnswers, default_folder
 from cde_rag.evaluation import demo_corpus
 from cde_rag.evaluation.answer_passages import PagePassage
 from cde_rag.evaluation.answer_scores import JudgedPassages, judged
 from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion
 from cde_rag.evaluation.question_folder import Site
+from cde_rag.models.plain import checkpoint
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::cde_rag.errors.SmallContextWarning", "ignore::cde_rag.errors.TruncationWarning"
@@ -40,7 +40,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "pages.jsonl").write_text("\n".join(pages))
     (folder / "questions.jsonl").write_text("\n".join(asked))
     monkeypatch.setattr(demo_corpus, "FOLDER", folder)
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)  # MiniLM is for the test with the real pages
+    monkeypatch.setattr(checkpoint, "carried", lambda name: None)  # MiniLM is for the test with the real pages
     return folder
 
 

@@ -38,8 +38,13 @@ def test_documents_are_listed_with_their_passages(run, docs: Path):
 def test_passages_are_printed_by_id_and_by_document(run, docs: Path):
     found = json.loads(run("get", docs, "docs/rivers.md", "7", "docs/rivers.md#0", "--json").stdout)["records"]
     assert [record["id"] for record in found] == ["docs/rivers.md#0", "7"]
-    assert found[1] == {"id": "7", "text": "a boat", "title": "", "metadata": {"year": 2019}}
-    assert run("get", docs, "7").stdout == "[7]\n        year: 2019\n        a boat\n"
+    rows = found[1]["metadata"]["table"]["file"]
+    assert Path(rows).name == "rows.jsonl"
+    metadata = {"year": 2019, "table": {"file": rows, "row": 1}}
+    assert found[1] == {"id": "7", "text": "a boat", "title": "", "metadata": metadata}
+    assert (
+        run("get", docs, "7").stdout == f"[7]\n        table: {metadata['table']}\n        year: 2019\n        a boat\n"
+    )
     assert "name 'docs/none.md', found none. cde-rag list" in run("get", docs, "docs/none.md", code=1).stderr
 
 

@@ -25,7 +25,9 @@ def test_each_has_its_own(run, place: Path, tmp_path: Path, records: Path) -> No
     expected = {"documents": 20, "tenant": "acme", "common_context": True, "parent_key": "book", "context_size": 0}
     assert expected.items() <= found.items()
     hits = json.loads(run("search", place, "credit", "--tenant", "../globex", "--json").stdout)["hits"]
-    assert [(hit["id"], hit["metadata"]) for hit in hits] == [("r1", {"book": "b", "tenant": "../globex"})]
+    origin = {"file": str(tmp_path / "other.jsonl"), "row": 1}
+    expected = {"book": "b", "table": origin, "tenant": "../globex"}
+    assert [(hit["id"], hit["metadata"]) for hit in hits] == [("r1", expected)]
     run("recontextualize", place, "--tenant", "acme", "--context-size", "5")
     assert json.loads(run("inspect", place, "--tenant", "acme", "--json").stdout)["common_context"] is False
     assert json.loads(run("inspect", place, "--tenant", "../globex", "--json").stdout)["generation"] == 1

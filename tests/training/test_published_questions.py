@@ -116,6 +116,6 @@ def test_the_command_reads_it(folder: Path, tmp_path: Path, run: Run) -> None:
     arguments = ("questions", tmp_path / "set.jsonl.gz", tmp_path / "out", "--surrogate", "none")
     done = run(*arguments, "--pages", folder)
     assert "birds: no pages, 1 questions left out" in done.stderr
-    assert "train.jsonl.gz: 1 pairs" in done.stdout
+    assert "train.jsonl.gz: 1 pair\n" in done.stdout
     assert "no corpus 'cats'" in one_sentence(run(*arguments, "--pages", folder, "--corpus", "cats", code=1))
     run(*arguments, code=2)
