@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cde_rag.cli import demo
 from cde_rag.cli.demo import INDEX, NAMES, WITH_MINILM, WITHOUT_MINILM, DemoAnswers, default_folder
 from cde_rag.evaluation import demo_corpus
 from cde_rag.evaluation.answer_passages import PagePassage

@@ -42,9 +42,8 @@ def test_passages_are_printed_by_id_and_by_document(run, docs: Path):
     assert Path(rows).name == "rows.jsonl"
     metadata = {"year": 2019, "table": {"file": rows, "row": 1}}
     assert found[1] == {"id": "7", "text": "a boat", "title": "", "metadata": metadata}
-    assert (
-        run("get", docs, "7").stdout == f"[7]\n        table: {metadata['table']}\n        year: 2019\n        a boat\n"
-    )
+    lines = ["[7]", "        year: 2019", f"        table: {metadata['table']}", "        a boat", ""]
+    assert run("get", docs, "7").stdout == "\n".join(lines)
     assert "name 'docs/none.md', found none. cde-rag list" in run("get", docs, "docs/none.md", code=1).stderr
 
 
