@@ -40,9 +40,8 @@ def test_copies_of_a_model_keep_none_of_its_vectors(tiny_model: CDEModel):
     context, siblings = Context.null(tiny_model), [["the river", "a bank"]]
     first = ContextualEmbedder(tiny_model, context).embed_passages(["a boat"], siblings).vectors
     other, changed = copy.deepcopy(tiny_model), copy.deepcopy(tiny_model)
-    np.testing.assert_array_equal(
-        ContextualEmbedder(other, context).embed_passages(["a boat"], siblings).vectors, first
-    )
+    again = ContextualEmbedder(other, context).embed_passages(["a boat"], siblings).vectors
+    np.testing.assert_allclose(again, first, atol=1e-6)  # siblings that are kept were read in another batch
     for weight in changed.network.first_stage.parameters():
         weight.data.mul_(-1.5)
     own = ContextualEmbedder(changed, context).embed_passages(["a boat"], siblings).vectors
