@@ -42,7 +42,7 @@ while time.monotonic() < deadline:
                 tries += 1
                 hits = collection.search(question, k=1)
                 if hits and any(str(hits[0].metadata["source"]).endswith(page) for page in pages):
-                    print(json.dumps([tries, collection.pending]), flush=True)
+                    print(json.dumps([tries, len(collection) - collection.pending]), flush=True)
                     sys.exit()
     except CDEError:  # it is not there yet
         time.sleep(0.05)
@@ -111,13 +111,12 @@ def main() -> None:
         questions = place / "questions.json"
         questions.write_text(json.dumps(unpacked(options.folders, place / "pages", options.passages)), encoding="utf-8")
         index = place / "pages.faiss"
-        searchable_s, (searches, pending), embedded_s = indexed(place / "pages", index, questions)
+        searchable_s, (searches, made), embedded_s = indexed(place / "pages", index, questions)
         with Collection.open(index) as collection:
             records, embedder = list(collection.scroll()), collection.embedder
             texts = [record.text for record in records]
             words = sum(len(text.split()) for text in texts) / len(texts)
             print(f"{len(texts):,} passages of {words:.0f} words", flush=True)
-            made = len(texts) - pending
             print(
                 f"first answer after {searchable_s:.1f} s, with {made} vectors; all after {embedded_s:.1f} s: ", end=""
             )
@@ -147,7 +146,7 @@ def unpacked(folders: Sequence[Path], place: Path, passages: int) -> list[tuple[
 
 
 def indexed(pages: Path, index: Path, questions: Path) -> tuple[float, list[int], float]:
-    """Index a folder by the command; return seconds to an answer, its searches and passages that wait, all seconds."""
+    """Index a folder by the command; return seconds to an answer, its searches and the vectors then, all seconds."""
     asking = started_process(ANSWERED, index, questions)
     started = time.perf_counter()
     command = [sys.executable, "-m", "cde_rag", "index", str(pages), str(index), "--no-progress"]
