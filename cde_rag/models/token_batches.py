@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -24,35 +24,37 @@ TOKENIZED_AT_ONCE: Final = 1024  # texts per tokenizer call; bounds memory and l
 
 
 class KeptVectors:
-    """First-stage vectors of the texts that were siblings last; thread-safe.
+    """Vectors that were made last, by keys of all that they depend on; thread-safe.
 
-    A search that makes vectors of some passages of a page, and a fill that takes a page in parts, need those of the
-    same page again and again.
+    Args:
+        most: Number of vectors; None for `KEPT`.
     """
 
-    def __init__(self) -> None:
-        self._vectors = OrderedDict[bytes, Float32[np.ndarray, " dim"]]()  # by the digest: texts may be of any length
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._vectors = OrderedDict[Hashable, Float32[np.ndarray, " dim"]]()
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> "tuple[type[KeptVectors], tuple[()]]":
+    def __reduce__(self) -> "tuple[type[KeptVectors], tuple[int | None]]":
         """Describe an empty one, for copies and pickles of a model: their weights may be changed."""
-        return KeptVectors, ()
+        return KeptVectors, (self._most,)
 
-    def of(self, model: "CDEModel", texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
-        """Return the vectors of texts, which are different; embeds those that are not kept."""
-        keys = [digest(text) for text in texts]
+    def of(
+        self, keys: Sequence[Hashable], make: Callable[[list[int]], Float32[np.ndarray, "places dim"]]
+    ) -> list[Float32[np.ndarray, " dim"]]:
+        """Return the vector of each key; `make` gets the places of those that are not kept, if there are any."""
         with self._lock:
             known = {key: self._vectors[key] for key in keys if key in self._vectors}
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
-        made = model.first_stage(list(new.values()))
-        known |= dict(zip(new, map(np.copy, made), strict=True))  # a view would keep all of them
+        if missing := [place for place, key in enumerate(keys) if key not in known]:
+            made = map(np.copy, make(missing))  # a view would keep all of them
+            known |= dict(zip([keys[place] for place in missing], made, strict=True))
         with self._lock:
             for key in keys:
                 self._vectors[key] = known[key]
                 self._vectors.move_to_end(key)
-            while len(self._vectors) > KEPT:
+            while len(self._vectors) > (KEPT if self._most is None else self._most):
                 self._vectors.popitem(last=False)
-        return np.stack([known[key] for key in keys]) if texts else made
+        return [known[key] for key in keys]
 
 
 class SiblingVectors:
@@ -61,7 +63,11 @@ class SiblingVectors:
     def __init__(self, model: "CDEModel", siblings: Sequence[Sequence[str]]) -> None:
         rows = {text: row for row, text in enumerate(dict.fromkeys(text for group in siblings for text in group))}
         self._rows = [[rows[text] for text in group] for group in siblings]
-        self._vectors = model.kept_siblings.of(model, list(rows))
+        texts = list(rows)
+        found = model.kept_siblings.of(  # by digests: texts may be of any length
+            [digest(text) for text in texts], lambda places: model.first_stage([texts[place] for place in places])
+        )
+        self._vectors = np.stack(found) if found else model.first_stage([])
 
     def padded(
         self, bucket: Sequence[int]

@@ -1,7 +1,6 @@
 """Comparison of rankings: the same query under the own context, the null context, BM25 and both."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import unwrapped
 from cde_rag.errors import ContextError
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
+from cde_rag.models.token_batches import KeptVectors
 from cde_rag.records import Hit, Row, embedded_text
 from cde_rag.server.registry import ServedCollection
 from cde_rag.server.search_results import with_matches, with_warnings
@@ -32,7 +32,7 @@ class NullRanker:
         self._batcher = batcher
         self._lock = threading.Lock()
         self._embedders: dict[str, BatchedEmbedder] = {}  # by their fingerprint
-        self._vectors: OrderedDict[tuple[str, str], Float32[np.ndarray, " dim"]] = OrderedDict()
+        self._kept = KeptVectors(KEPT)
 
     def ranked(self, served: ServedCollection, query: str, ids: Sequence[str]) -> list[Hit]:
         """Rank records for a query by their vectors in the null context, with the siblings that they are stored with.
@@ -63,20 +63,11 @@ class NullRanker:
     def _embedded(
         self, rows: Sequence[Row], passages: Sequence[Passage], embedder: BatchedEmbedder
     ) -> Float32[np.ndarray, "rows dim"]:
-        keys = [(embedder.fingerprint, passage.digest) for passage in passages]
-        with self._lock:
-            known = {key: self._vectors[key] for key in keys if key in self._vectors}
-        if missing := [place for place, key in enumerate(keys) if key not in known]:
-            texts = [embedded_text(rows[place].record) for place in missing]
-            made = embedder.embed_passages(texts, [passages[place].siblings for place in missing]).vectors
-            known.update(zip([keys[place] for place in missing], made, strict=True))
-        with self._lock:
-            for key in keys:
-                self._vectors[key] = known[key]
-                self._vectors.move_to_end(key)
-            while len(self._vectors) > KEPT:
-                self._vectors.popitem(last=False)
-        return np.stack([known[key] for key in keys])
+        def make(places: list[int]) -> Float32[np.ndarray, "places dim"]:
+            texts = [embedded_text(rows[place].record) for place in places]
+            return embedder.embed_passages(texts, [passages[place].siblings for place in places]).vectors
+
+        return np.stack(self._kept.of([(embedder.fingerprint, passage.digest) for passage in passages], make))
 
 
 def compared(
