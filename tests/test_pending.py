@@ -209,7 +209,7 @@ def test_waiting_hits_stand_by_their_words_where_no_vector_is_made(birds: Collec
 
 @pytest.mark.parametrize("parent_key", [None, "parent"])
 def test_the_budget_ends_the_embedding_in_the_order_of_bm25(tmp_path: Path, parent_key: str | None):
-    """Where passages have siblings, pages come in the order of their best passage, and each at once."""
+    """Pages whose passages have siblings come in the order of their best passage, and each at once."""
     with made(tmp_path / "birds", parent_key=parent_key) as birds:
         birds.add_records(birds_of(60), embed="later")
         clock = map(float, range(1000))
@@ -269,7 +269,7 @@ def test_the_budget_holds_where_the_next_texts_take_more_than_the_last(tmp_path:
 
 
 def test_reading_takes_a_small_part_of_the_budget(birds: Collection, monkeypatch: pytest.MonkeyPatch):
-    """Where siblings are many, fewer hits are looked at; each of the fifty first ones in any case."""
+    """Many siblings let fewer hits be looked at; each of the fifty first ones in any case."""
     birds.add_records([Record(str(n), f"heron number {n}") for n in range(250)], embed="later")
     now, asked, waiting_of = 0.0, list[int](), pending.waiting_of
 

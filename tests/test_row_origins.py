@@ -139,7 +139,7 @@ def test_a_collection_of_rows_without_origins_embeds_nothing_again(
     embedder: Embedder,
     parent_key: str | None,
 ) -> None:
-    """As an earlier release made it: ids, digests and vectors stay, with a text file in the same folder."""
+    """The ids, digests and vectors of an earlier release stay, with a text file in the same folder."""
     folder = tmp_path / "docs"
     write(folder / "page.md", 4)
     (folder / "rows.csv").write_text("text,year\nriver,1\nbank,2\n")

@@ -144,7 +144,7 @@ def test_a_rollback_outlives_the_applications_optimize(lance: LanceApplication, 
 def test_blocks_of_rows_are_all_rows_in_their_order(
     lance: LanceApplication, old: ContextualEmbedder, new: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of several fragments, with deleted rows, and two rows of one id."""
+    """The table has several fragments, deleted rows, and two rows of one id."""
     monkeypatch.setattr(lance_table, "_AHEAD", 3)
     lance.opened().delete("n IN (0, 1, 2, 17, 39)")
     lance.opened().add(row(lance, "d7", "a boat", old))

@@ -77,7 +77,7 @@ def test_a_closed_pipe_is_no_error():
 
 @pytest.mark.parametrize(("package", "command"), [("cde_rag", "cde-rag"), ("cde_rag_training", "cde-rag-train")])
 def test_a_package_is_run_as_its_command(package: str, command: str, tmp_path: Path):
-    """Where the scripts' folder is in no PATH."""
+    """The scripts' folder is in no PATH."""
     run = [sys.executable, "-m", package]
     found = subprocess.run([*run, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert found.stdout.startswith(f"Usage: {command} [OPTIONS] COMMAND")
