@@ -19,7 +19,7 @@ _GROUP: Final = re.compile(r"\.*(?:and|or|not)")
 def field_name(key: str) -> str:
     """Return the name of the field at a key of the metadata.
 
-    Example:
+    Examples:
         >>> field_name("year"), field_name("author.name"), field_name("and")
         ('year', 'author.name', '.and')
     """
@@ -37,7 +37,7 @@ def paths_of(name: str) -> tuple[tuple[str, ...], ...]:
 
     The first path is that of one key. Names of more than 8 dots have two: one key, and every dot a separator.
 
-    Example:
+    Examples:
         >>> paths_of("author.name")
         (('author.name',), ('author', 'name'))
     """
@@ -63,7 +63,7 @@ def names_of(metadata: Mapping[str, Any], at: str = "") -> Iterator[str]:
         metadata: Metadata, or an object in it.
         at: Joined keys of the object, and a dot.
 
-    Example:
+    Examples:
         >>> list(names_of({"year": 2024, "author": {"name": "Ann"}, "file.type": "pdf"}))
         ['year', 'author', 'author.name', 'file.type']
     """
@@ -77,7 +77,7 @@ def names_of(metadata: Mapping[str, Any], at: str = "") -> Iterator[str]:
 def value_at(metadata: Mapping[str, Any], name: str) -> object:
     """Return the value of a field, by which records are grouped; None if there is none, a list of them if several.
 
-    Example:
+    Examples:
         >>> value_at({"author": {"name": "Ann"}}, "author.name"), value_at({"author.name": "Ann"}, "author.name")
         ('Ann', 'Ann')
     """

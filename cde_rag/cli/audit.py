@@ -110,7 +110,7 @@ def stamp(
     of the collection or column, or the comment of the table; other programs can read it. Records stay as they are.
 
     \b
-    Example:
+    Examples:
       cde-rag stamp chroma:chroma_db#papers \\
         --model sentence-transformers/all-MiniLM-L6-v2
     """

@@ -290,7 +290,7 @@ def count(
     """Count passages. Deprecated: inspect --where says the number among the other figures.
 
     \b
-    Example:
+    Examples:
       cde-rag count papers.faiss  # deprecated, for:
       cde-rag inspect papers.faiss --where '{"year": {"gte": 2020}}'
     """
@@ -309,7 +309,7 @@ def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json:
     Needs no model, so that a collection too damaged to be opened can still be verified.
 
     \b
-    Example:
+    Examples:
       cde-rag verify papers.faiss
     """
     from cde_rag.collection.info import verify as find_damage
@@ -333,7 +333,7 @@ def reindex(collection: CollectionArgument, tenant: TenantOption = None, as_json
     the current format, which older versions cannot open. To resume an interrupted command, run it again.
 
     \b
-    Example:
+    Examples:
       cde-rag reindex papers.qdrant
     """
     store = existing(collection, tenant)

@@ -188,7 +188,7 @@ def rollback(
     it again.
 
     \b
-    Example:
+    Examples:
       cde-rag rollback papers.faiss
       cde-rag rollback chroma:chroma_db#papers
     """

@@ -60,7 +60,7 @@ def doctor(
     Exit code 1 if the test fails. Runtimes are measured on first use, and the fastest is used unless one is named.
 
     \b
-    Example:
+    Examples:
       cde-rag doctor --json
     """
     found: dict[str, Any] = {

@@ -136,7 +136,7 @@ def release(
     Restart programs that opened the store before the switch: they may hold the old vectors.
 
     \b
-    Example:
+    Examples:
       cde-rag release chroma:chroma_db#papers
     """
     from cde_rag.adoption.reembedding import reembedding

@@ -36,7 +36,7 @@ def upgrade(
     cde-rag index on the folders to finish.
 
     \b
-    Example:
+    Examples:
       cde-rag inspect docs.faiss  # names newer defaults
       cde-rag upgrade docs.faiss
       # to go back

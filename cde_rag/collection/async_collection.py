@@ -211,7 +211,7 @@ class AsyncCollection(ProcessBound):
     Raises:
         ValueError: `threads` is below 1.
 
-    Example:
+    Examples:
         >>> made = AsyncCollection.from_texts(f"Note {n}: swifts sleep on the wing." for n in range(64))
         >>> notes = asyncio.run(made)
         >>> asyncio.run(notes.search("birds in flight", k=1))[0].text[:4]

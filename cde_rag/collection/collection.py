@@ -225,7 +225,7 @@ class Collection(ProcessBound):
             SmallContextWarning: The corpus has fewer than 64 documents.
             TruncationWarning: Records exceeded the model's token limit, with their number.
 
-        Example:
+        Examples:
             >>> notes = Collection.from_texts(f"Note {n}: swifts sleep on the wing." for n in range(64))
             >>> notes.search("birds in flight", k=1)[0].text[:4]
             'Note'
@@ -277,7 +277,7 @@ class Collection(ProcessBound):
             SmallContextWarning: The sources have fewer than 64 passages.
             UnreadFilesWarning: Files of a folder were left out, or files were read in a guessed encoding.
 
-        Example:
+        Examples:
             >>> import tempfile
             >>> folder = Path(tempfile.mkdtemp())
             >>> _ = [(folder / f"{n}.md").write_text(f"Note {n}: swifts sleep on the wing.") for n in range(64)]

@@ -23,7 +23,7 @@ def repeated(documents: Sequence[str], size: int) -> list[str]:
 
     Source: the model card of jxm/cde-small-v2, which asks to oversample a small corpus.
 
-    Example:
+    Examples:
         >>> sorted(repeated(["a", "b", "c"], 5))
         ['a', 'b', 'b', 'c', 'c']
     """

@@ -27,7 +27,7 @@ def choose_siblings(digests: Sequence[bytes], limit: int = SIBLINGS, *, rule: in
     Returns:
         For each passage the positions of its siblings in ascending order, never its own.
 
-    Example:
+    Examples:
         >>> choose_siblings([bytes(32)] * 3)
         [[1, 2], [0, 2], [0, 1]]
     """
@@ -47,7 +47,7 @@ def siblings_by_position(position: int, count: int, limit: int = SIBLINGS) -> li
     Returns:
         Positions in ascending order, never `position` itself.
 
-    Example:
+    Examples:
         >>> siblings_by_position(1, 4)
         [0, 2, 3]
         >>> siblings_by_position(10, 100, limit=4)
@@ -118,7 +118,7 @@ def sibling_positions(
     Raises:
         CorpusError: Not as many parents as texts.
 
-    Example:
+    Examples:
         >>> sibling_positions(["a", "b", "a", None], ["one", "two", "three", "four"])
         [[2], [], [0], []]
     """

@@ -118,7 +118,7 @@ class RayPool:
         TypeError: A number of workers that is no int.
         ValueError: Fewer than one worker.
 
-    Example:
+    Examples:
         with RayPool(8, address="auto") as pool:
             Collection.open(address, options=EmbedderOptions(pool=pool)).recontextualize()
     """

@@ -60,7 +60,7 @@ class ProcessPool:
         TypeError: A number of workers that is no int, a single str as `devices`, or both `device` and `devices`.
         ValueError: Fewer than one worker, no device in `devices`, or a timeout that is not above 0.
 
-    Example:
+    Examples:
         with ProcessPool(4) as pool:
             papers = Collection.open("papers.faiss", options=EmbedderOptions(pool=pool))
             papers.recontextualize()

@@ -111,7 +111,7 @@ def flat(text: str) -> str:
 def holds(quote: str, text: str) -> bool:
     r"""Return True if the text has the quote, white space aside.
 
-    Example:
+    Examples:
         >>> holds("sleep on  the wing", "Swifts sleep on\nthe wing.")
         True
     """
@@ -121,7 +121,7 @@ def holds(quote: str, text: str) -> bool:
 def nearly_holds(quote: str, text: str) -> bool:
     """Return True if at least 60 % of the quote's words occur in order in a stretch at most twice as long as the quote.
 
-    Example:
+    Examples:
         >>> nearly_holds("swifts can sleep on the wing", "It is known that swifts sleep high on the wing")
         True
         >>> nearly_holds("swifts can sleep on the wing", "on the wing swifts sleep")

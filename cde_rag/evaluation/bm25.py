@@ -33,7 +33,7 @@ class BM25:
 
     Source: Robertson & Zaragoza (2009); Lù (2024), BM25S.
 
-    Example:
+    Examples:
         >>> BM25(["A cat sat.", "Dogs run.", "Two running dogs."]).search("Which dogs are running?", k=1)[0][0]
         1
     """

@@ -16,7 +16,7 @@ FOLDER: Final = Path(__file__).with_name(NAME)
 def demo_corpus() -> QuestionCorpus:
     """Return the pages, in Markdown by path, and sixty questions with the pages and quotes that answer them.
 
-    Example:
+    Examples:
         >>> corpus = demo_corpus()
         >>> len(corpus.questions), "guide/search.md" in corpus.pages
         (60, True)

@@ -67,7 +67,7 @@ def tuned_weight(
     Raises:
         CorpusError: Fewer than 20 queries.
 
-    Example:
+    Examples:
         >>> choice = tuned_weight(papers.searcher, read_judged_queries("judged"))  # doctest: +SKIP
         >>> papers.store.update_settings({"hybrid_weight": choice.weight})  # doctest: +SKIP
     """

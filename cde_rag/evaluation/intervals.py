@@ -50,7 +50,7 @@ def compare(sets: Sequence[PairedQueries], *, draws: int = DRAWS, seed: int = 0)
 
     Source: Efron & Tibshirani (1993), the percentile interval; blocks and sets as in the design, §10.
 
-    Example:
+    Examples:
         >>> sure = PairedQueries(np.full(4, 0.25), np.arange(4))
         >>> compare([sure])
         Difference(mean=0.25, queries=(0.25, 0.25), sets=None)

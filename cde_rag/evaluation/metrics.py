@@ -18,7 +18,7 @@ def ndcg(ranking: Sequence[str], judgments: Judgments, k: int) -> float:
 
     Source: Järvelin & Kekäläinen (2002) with linear gain, as trec_eval's `ndcg_cut`.
 
-    Example:
+    Examples:
         >>> round(ndcg(["b", "a"], {"a": 1}, k=10), 4)
         0.6309
     """

@@ -192,7 +192,7 @@ def page_names(folder: Path) -> frozenset[str]:
 def unpacked_path(page: str) -> str:
     """Return the path of the file that a page is unpacked to: a section of a page ends as that page does.
 
-    Example:
+    Examples:
         >>> unpacked_path("faq.md#what-is-it")
         'faq#what-is-it.md'
     """

@@ -252,7 +252,7 @@ def own_ndcg(
 ) -> Float64[np.ndarray, " probes"]:
     """Compute NDCG@10 of queries whose single relevant document is in the same row; equal scores do not count.
 
-    Example:
+    Examples:
         >>> own_ndcg(np.eye(2, dtype="f4"), np.eye(2, dtype="f4")[::-1]).round(2).tolist()
         [0.63, 0.63]
     """
@@ -285,7 +285,7 @@ def rare_words(texts: Sequence[str]) -> list[str]:
 
     Source: Robertson & Spärck Jones 1976 (inverse document frequency), with (1 + log tf) and three letters a word.
 
-    Example:
+    Examples:
         >>> rare_words(["the cat sat upon the mat", "the dog sat upon the log"])
         ['cat sat mat', 'dog sat log']
     """

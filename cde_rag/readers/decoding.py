@@ -59,7 +59,7 @@ def decoded(data: bytes) -> str:
     Raises:
         UnusableError: The bytes are in another encoding, or no text.
 
-    Example:
+    Examples:
         >>> decoded("Größe".encode("utf-16"))
         'Größe'
     """

@@ -30,7 +30,7 @@ def is_english(text: str) -> bool:
 
     It is told by another script, or another language's small words.
 
-    Example:
+    Examples:
         >>> is_english("Der Turmfalke ist ein Vogel, der auch in den Städten brütet und nicht zieht.")
         False
         >>> is_english("for der in range(10): print(der)")
@@ -52,7 +52,7 @@ def is_english_query(query: str) -> bool:
 
     It is less sure than `is_english`: use it where a search has found nothing.
 
-    Example:
+    Examples:
         >>> is_english_query("Wie storniere ich eine gebuchte Lieferung?")
         False
         >>> is_english_query("what is a café")

@@ -80,7 +80,7 @@ class Stripped:
 def noise(text: str, suffix: str, start: int = 0) -> Iterator[Span]:
     r"""Yield the parts of a page from some place on that are markup without words, by the suffix of its file.
 
-    Example:
+    Examples:
         >>> page = 'import Tabs from "@theme/Tabs";\n\n<Card title="Install">Run `<b>`.</Card> <!-- soon -->'
         >>> Stripped(page, noise(page, ".mdx")).text
         '\n\nInstallRun `<b>`. '

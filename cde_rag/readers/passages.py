@@ -208,7 +208,7 @@ def file_of(metadata: Mapping[str, Any]) -> Path | None:
 def place_in_file(metadata: Mapping[str, Any]) -> str:
     """Return where in its file a passage is, in words; "" if metadata do not say it.
 
-    Example:
+    Examples:
         >>> place_in_file({"page": 3}), place_in_file({"line": 12, "last_line": 34})
         ('page 3', 'lines 12–34')
         >>> place_in_file({"table": {"file": "docs/papers.csv", "row": 12}, "line": "Circle"})

@@ -59,7 +59,7 @@ def paragraphs_of(pages: Sequence[str]) -> str:
     Args:
         pages: Text of each page, with blank lines between its blocks.
 
-    Example:
+    Examples:
         >>> paragraphs_of(["The compressors are checked each year by a certi-", "fied technician.\n\nValves"])
         'The compressors are checked each year by a certified\x0ctechnician.\n\nValves'
     """

@@ -116,12 +116,13 @@ class RecordReader:
         TypeError: A limit that is no whole number.
         ValueError: A limit below 1, or both `max_characters` and `reading`.
 
-    Example:
+    Examples:
         >>> import json, tempfile
         >>> path = Path(tempfile.mkdtemp()) / "birds.jsonl"
         >>> _ = path.write_text(json.dumps({"id": 7, "text": "Swifts sleep on the wing.", "year": 2016}))
-        >>> [(record.id, record.text, record.metadata["year"]) for record in RecordReader(path)]
-        [('7', 'Swifts sleep on the wing.', 2016)]
+        >>> for record in RecordReader(path):
+        ...     print(record.id, record.text, record.metadata["year"])
+        7 Swifts sleep on the wing. 2016
     """
 
     def __init__(

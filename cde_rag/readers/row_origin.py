@@ -98,7 +98,7 @@ class TableFile:
 def row_of(metadata: Mapping[str, Any]) -> int | None:
     """Return the number of a row in its file; None for other records.
 
-    Example:
+    Examples:
         >>> row_of({"table": {"file": "docs/papers.csv", "row": 12}})
         12
     """

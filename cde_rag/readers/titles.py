@@ -53,7 +53,7 @@ def front_matter(text: str) -> FrontMatter:
 
     Two rules around a paragraph are no front matter: each line has to be one of a mapping. Only the title is read.
 
-    Example:
+    Examples:
         >>> front_matter("---\ntitle: 'Host on Netlify'\n---\nUse these steps.")
         FrontMatter(title='Host on Netlify', end=33)
     """
@@ -149,7 +149,7 @@ def named_title(source: str) -> str:
     Args:
         source: The file's name, with those of folders above it if they are known.
 
-    Example:
+    Examples:
         >>> named_title("docs/02-getting_started.md"), named_title("docs/install/index.md")
         ('getting started', 'install')
     """

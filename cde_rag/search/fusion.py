@@ -66,7 +66,7 @@ def fuse(
 
     Source: Bruch, Gai & Ingber (2023) for convex combinations; Cormack, Clarke & Büttcher (2009) for reciprocal ranks.
 
-    Example:
+    Examples:
         >>> fuse([("a", 1.0), ("b", 0.75), ("c", 0.5)], [("d", 6.0), ("b", 3.0)], weight=0.75)
         [('a', 0.75), ('b', 0.5), ('d', 0.25), ('c', 0.0)]
     """

@@ -30,7 +30,7 @@ class QueryWords:
     def words_in(self, text: str) -> frozenset[str]:
         """Return the words of a text that match, as they stand in it.
 
-        Example:
+        Examples:
             >>> sorted(QueryWords("How do I get to the banks?").words_in("Do banks flood? The Bank does."))
             ['Bank', 'banks']
         """

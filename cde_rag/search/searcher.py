@@ -278,7 +278,7 @@ def unknown_fields(store: Store, fields: Iterable[str]) -> list[str]:
 def fields_of(where: Mapping[str, Any]) -> list[str]:
     """Return the fields that a filter names, those in `and`, `or` and `not` too.
 
-    Example:
+    Examples:
         >>> fields_of({"year": 2020, "or": [{"kind": "a"}, {"not": {"page.number": 3}}]})
         ['year', 'kind', 'page.number']
     """

@@ -107,7 +107,7 @@ def check_new(folder: Path, *, first: str, others: "re.Pattern[str]") -> None:
 def _filesystem(path: Path, mounts: str) -> str:
     r"""Return the type of the file system that `path` is or would be on, by a table in the form of /proc/mounts.
 
-    Example:
+    Examples:
         >>> _filesystem(Path("/mnt/my disk/papers"), "/dev/a / ext4 rw 0 0\nhost:/b /mnt/my\\040disk nfs4 rw 0 0\n")
         'nfs4'
     """

@@ -143,7 +143,7 @@ def number(value: int | float) -> int | float:
 def instant(text: str) -> str | None:
     """Convert an ISO 8601 string to a string that sorts by time; None if it is none.
 
-    Example:
+    Examples:
         >>> instant("2024-01-31T01:00:00.50+01:00") == instant("2024-01-31 00:00:00.5") > instant("2024-01-31")
         True
     """

@@ -39,7 +39,7 @@ def matches(where: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     Raises:
         FilterError: `where` is outside the grammar.
 
-    Example:
+    Examples:
         >>> matches({"tags": "numpy", "year": {"gte": 2020}}, {"tags": ["scipy", "numpy"], "year": 2021})
         True
     """

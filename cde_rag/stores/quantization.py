@@ -25,7 +25,7 @@ def prefix_dims(quantization: str | None) -> int | None:
     Raises:
         ValueError: `quantization` is none of the names.
 
-    Example:
+    Examples:
         >>> prefix_dims("prefix-64"), prefix_dims("int8"), prefix_dims(None)
         (64, None, None)
     """

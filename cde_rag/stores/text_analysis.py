@@ -104,7 +104,7 @@ def with_newest(settings: Mapping[str, Any]) -> dict[str, Any]:
 def stems(text: str) -> list[str]:
     """Return the stems of a text's words without stop words, in order.
 
-    Example:
+    Examples:
         >>> stems("The Café’s relational_db; ﬁles RUNNING in 2024")
         ['café', 's', 'relational_db', 'file', 'run', '2024']
         >>> stems("हिन्दी भाषा")
@@ -117,7 +117,7 @@ def stems(text: str) -> list[str]:
 def stems_with_parts(text: str) -> list[str]:
     """Return the stems of a text's words, and after them those of the parts of its identifiers.
 
-    Example:
+    Examples:
         >>> stems_with_parts("HTTPServerError of create_path2")
         ['httpservererror', 'create_path2', 'http', 'server', 'error', 'creat', 'path', '2']
     """
@@ -133,7 +133,7 @@ def visible(text: str) -> str:
 
     Source: NFKC_Casefold (The Unicode Standard, § 3.13.3), before case folding.
 
-    Example:
+    Examples:
         >>> visible("soft\u00adware \ufb01les zero\u200bwidth")
         'software files zerowidth'
     """

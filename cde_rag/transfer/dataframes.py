@@ -33,7 +33,7 @@ def records(table: Any, *, fields: Fields | None = None) -> Iterator[Record]:
         MissingExtraError: pyarrow is not installed.
         TypeError: `table` is of another type.
 
-    Example:
+    Examples:
         >>> import pandas
         >>> birds = pandas.DataFrame({"text": ["Swifts sleep on the wing."], "id": [7], "year": [2016]})
         >>> list(records(birds))

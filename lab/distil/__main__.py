@@ -28,7 +28,7 @@ def main() -> None:
     """Distil a larger model's embeddings into a small one; needs no relevance judgments.
 
     \b
-    Example:
+    Examples:
       python -m lab.distil prepare pairs.jsonl --output texts
       python -m lab.distil run texts --output runs/small --student cde-mini-1
       python -m lab.distil export texts --output runs/small weights.safetensors

@@ -113,7 +113,7 @@ def plan(
     """Run all experiments on recipes of a plan, at the lowest priority, and write the complete tables.
 
     \b
-    Example:
+    Examples:
       python -m lab.experiments plan lab/plans/paper-figures.toml prepared --sets lab/plans/brief.toml \\
         --data ../shared/data --output lab/tables --minutes 60
     """

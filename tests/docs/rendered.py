@@ -31,7 +31,7 @@ class _Page(HTMLParser):
         self.links: list[str] = []
         self.ids: set[str] = set()
         self.titles = 0
-        self._inside = self._hidden = self._permalink = 0
+        self._inside = self._hidden = self._permalink = self._quotes = 0
         self._open: list[tuple[str, list[str]]] = []  # blocks with their text
         self._rows: list[list[int]] = []  # cells of each row, of the tables that are open
 
@@ -47,6 +47,9 @@ class _Page(HTMLParser):
         if tag in HIDDEN:
             self._hidden += 1
             self._text("x")
+        self._quotes += tag == "blockquote"
+        if self._quotes == 2:  # `>>> ` outside a section named Examples
+            self.faults.append("a quote in a quote")
         if tag == "table":
             self._rows.append([])
         elif tag == "tr" and self._rows:
@@ -61,6 +64,7 @@ class _Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         self._inside -= tag == "article"
+        self._quotes -= self._inside and tag == "blockquote"
         if tag in HIDDEN:
             self._hidden = max(self._hidden - 1, 0)
         if tag == "a":

@@ -310,6 +310,7 @@ def test_links_lead_to_places_of_the_site(site: Path) -> None:
         ("## " + "A sentence that became a heading. " * 4, "a heading"),
         ("<table><tr><td>1</td><td>2</td></tr><tr><td>1</td></tr></table>", "a table with rows"),
         ("<p>a <h2>b</h2></p>", "a heading inside"),
+        ("Example:\n>>> add(1)\n2", "a quote in a quote"),
     ],
 )
 def test_faults_of_markdown_are_seen(faulty: str, kind: str) -> None:

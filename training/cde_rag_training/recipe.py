@@ -73,7 +73,7 @@ def changed(values: Mapping[str, object], change: Mapping[str, object]) -> dict[
         values: The tables; not modified.
         change: Tables of the same form, with the differences only.
 
-    Example:
+    Examples:
         >>> changed({"seed": 0, "phases": [{"name": "a", "average": 0.9}]}, {"phases": [{"average": 0.0}]})
         {'seed': 0, 'phases': [{'name': 'a', 'average': 0.0}]}
     """

@@ -49,7 +49,7 @@ def mixed(
         pool: Unit norm.
         weight: Weight of the siblings' mean; the document's own vector has weight 1.
 
-    Example:
+    Examples:
         >>> mixed(np.eye(2, dtype=np.float32), [[1], []], np.eye(2, dtype=np.float32), 0.75).tolist()
         [[0.800000011920929, 0.6000000238418579], [0.0, 1.0]]
     """

@@ -246,7 +246,7 @@ def reads_no_siblings(name: str) -> ModelError:
 def round_robin(counts: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " places"]:
     """Return rows in the order of repeated passes over all of them, each as often as its count.
 
-    Example:
+    Examples:
         >>> round_robin(np.array([2, 1, 2])).tolist()
         [0, 1, 2, 0, 2]
     """

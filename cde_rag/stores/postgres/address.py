@@ -30,7 +30,7 @@ class Address(NamedTuple):
         Raises:
             StoreError: Another scheme, or no database, or no collection in the path.
 
-        Example:
+        Examples:
             >>> Address.parse("postgresql://me@localhost/app/papers")
             Address(dsn='postgresql://me@localhost/app', name='papers')
         """
@@ -66,7 +66,7 @@ def without_password(address: str, collection: str = "") -> str:
         address: Address of a database, or of a collection.
         collection: A collection's name to add to the address of its database.
 
-    Example:
+    Examples:
         >>> without_password("postgresql://me:secret@localhost:5433/app?sslpassword=secret&host=/tmp", "papers")
         'postgresql://me@localhost:5433/app/papers?host=/tmp'
     """

@@ -24,7 +24,7 @@ def rotate(
     and documents agree most.
 
     \b
-    Example:
+    Examples:
       cde-rag-train rotate runs/first/model prepared my-model
     """
     from cde_rag_training.data.prepared import Prepared

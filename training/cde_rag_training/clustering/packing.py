@@ -38,7 +38,7 @@ def greedy_tour(centroids: Float32[np.ndarray, "clusters dim"], *, start: int) -
 
     Source: paper §10.5 (TSP packing).
 
-    Example:
+    Examples:
         >>> greedy_tour(np.array([[0.0], [5.0], [1.0], [3.0]], dtype="f4"), start=2).tolist()
         [2, 0, 3, 1]
     """

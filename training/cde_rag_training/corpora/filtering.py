@@ -37,7 +37,7 @@ def preferred(scores: Float[Tensor, "queries documents"], *, margin: float = 0.0
 
     Source: paper §4.1, S(q, d) of eq. 4; the margin is ours.
 
-    Example:
+    Examples:
         >>> preferred(torch.tensor([[0.6, 0.8], [0.1, 0.7]])).tolist()
         [[False, True], [False, False]]
     """

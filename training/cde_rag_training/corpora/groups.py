@@ -13,7 +13,7 @@ class Groups:
     Attributes:
         sizes: Number of positions of each code, up to the highest.
 
-    Example:
+    Examples:
         >>> groups = Groups(np.array([1, 0, -1, 1]))
         >>> groups.of(1).tolist(), groups.sizes.tolist()
         ([0, 3], [1, 2])

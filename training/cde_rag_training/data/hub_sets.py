@@ -41,7 +41,7 @@ class HubSet:
         Raises:
             CorpusError: It is of another form.
 
-        Example:
+        Examples:
             >>> found = HubSet.parse("hub:owner/questions@v2#pairs/dev")
             >>> found.name, found.revision, found.config, found.split
             ('owner/questions', 'v2', 'pairs', 'dev')

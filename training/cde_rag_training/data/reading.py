@@ -70,7 +70,7 @@ class PairReader:
         CorpusError: A file that does not exist or is of no known format; while iterating, a file that cannot be read on
             or has no pairs, or a row that cannot be used, with its file and line (or row).
 
-    Example:
+    Examples:
         >>> [pair] = PairReader([{"query": "how long do swifts fly", "document": "Ten months."}], source="birds")
         >>> pair.document, pair.source, pair.domain
         ('Ten months.', 'birds', 'birds')

@@ -13,7 +13,7 @@ class TokenRows:
         ids: The token ids of all texts, one text after the other, special tokens included.
         starts: Where each text starts, and the end of the last.
 
-    Example:
+    Examples:
         >>> rows = TokenRows(np.array([101, 7592, 102, 101, 102], dtype=np.uint16), np.array([0, 3, 5]))
         >>> len(rows), rows[1], rows.lengths.tolist()
         (2, [101, 102], [3, 2])

@@ -132,7 +132,7 @@ def _integrity(content: str, tensors: Mapping[str, Tensor]) -> str:
 def differences(theirs: Any, ours: Any, key: str = "") -> list[str]:
     """List the differences of two JSON values, by key: "phases[0].loss.temperature was 0.02, is 0.03".
 
-    Example:
+    Examples:
         >>> differences({"a": {"b": 1}, "c": [2]}, {"a": {"b": 3}, "c": [2]})
         ['a.b was 1, is 3']
     """

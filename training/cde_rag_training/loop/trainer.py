@@ -65,7 +65,7 @@ class Schedule:
     Args:
         config: How long it lasts.
 
-    Example:
+    Examples:
         >>> schedule = Schedule(ScheduleConfig(updates=10, warmup=0.2))
         >>> [schedule.factor(update, seconds=0.0) for update in (0, 1, 2, 6, 10)]
         [0.5, 1.0, 1.0, 0.5, 0.0]
@@ -120,7 +120,7 @@ def in_updates(config: ScheduleConfig, per_epoch: int, per_update: int = 1) -> S
         per_epoch: Batches of an epoch.
         per_update: Batches of an update; fewer at the end of the last epoch are left out.
 
-    Example:
+    Examples:
         >>> schedule = in_updates(ScheduleConfig(updates=0, epochs=3, warmup_updates=3), 10, 2)
         >>> schedule.updates, schedule.warmup
         (15, 0.2)

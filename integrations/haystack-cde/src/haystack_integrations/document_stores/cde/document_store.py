@@ -40,7 +40,7 @@ class CDEDocumentStore:
         windows: Read texts longer than the model's window in windows, in a new collection; by default they are cut. An
             existing collection reads texts as its vectors were made.
 
-    Example:
+    Examples:
         store = CDEDocumentStore("papers.faiss", group_by="source_id")
         store.write_documents(documents)
     """

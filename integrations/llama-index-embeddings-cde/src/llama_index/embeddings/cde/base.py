@@ -36,7 +36,7 @@ class CDEEmbedding(FittedEmbedding):
 
     As a transformation it gets nodes, and embeds each with its siblings: the nodes of the same source document.
 
-    Example:
+    Examples:
         embedding = CDEEmbedding(context_path="papers.context.safetensors")
         transformations = [SentenceSplitter(chunk_size=170, chunk_overlap=20), embedding]
         index = VectorStoreIndex.from_documents(documents, transformations=transformations, embed_model=embedding)

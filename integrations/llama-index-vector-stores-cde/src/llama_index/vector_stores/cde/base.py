@@ -48,7 +48,7 @@ class CDEVectorStore(EmbeddingStore):
     Raises:
         TypeError: A path or a store in place of the collection.
 
-    Example:
+    Examples:
         vector_store = CDEVectorStore.from_documents(documents, FaissStore("papers.faiss"))
         index = VectorStoreIndex.from_vector_store(vector_store, embed_model=vector_store.embed_model)
     """

@@ -44,7 +44,7 @@ class CDEDocumentEmbedder:
     Raises:
         ValueError: `group_by` is empty, or one of and, or, not.
 
-    Example:
+    Examples:
         embedder = CDEDocumentEmbedder("papers.context.safetensors", group_by="source_id")
         documents = embedder.run(documents)["documents"]
     """

@@ -18,7 +18,7 @@ class CDETextEmbedder:
             the CDEDocumentEmbedder.
         device: Device of PyTorch, such as "cuda"; by default the fastest that is there.
 
-    Example:
+    Examples:
         vector = CDETextEmbedder("papers.context.safetensors").run("how do I parse a date?")["embedding"]
     """
 

@@ -26,7 +26,7 @@ class CDERetriever:
     Raises:
         TypeError: The store is no CDEDocumentStore.
 
-    Example:
+    Examples:
         retriever = CDERetriever(CDEDocumentStore("papers.faiss"), top_k=3)
         documents = retriever.run("how do I parse a date?")["documents"]
     """
