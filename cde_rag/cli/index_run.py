@@ -202,7 +202,8 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
 def _count_tokens(reader: "RecordReader", options: IndexOptions) -> "Model":
     """Let a reader count the tokens of a new collection's model; return the model."""
     model = _new_model(options)
-    reader.count_with(partial(model.count_tokens, windows=False), model.identity.max_length)
+    count_tokens = partial(model.count_tokens, windows=False)
+    reader.count_with(count_tokens, model.identity.max_length, identity=model.identity)
     return model
 
 

@@ -295,7 +295,8 @@ class Collection(ProcessBound):
         place = _new_store(store)
         loaded = as_model(model, options)
         reader = RecordReader(*sources, fields=fields, skip_bad="in folders", guess_encoding=True)
-        reader.count_with(partial(loaded.count_tokens, windows=False), loaded.identity.max_length)
+        count_tokens = partial(loaded.count_tokens, windows=False)
+        reader.count_with(count_tokens, loaded.identity.max_length, identity=loaded.identity)
         sample = (embedded_text(record) for record in reader)
         context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")
         embedder = ContextualEmbedder(loaded, context, options=options.of_loaded)
@@ -616,8 +617,8 @@ class Collection(ProcessBound):
         """
         if not isinstance(records, RecordReader) or not records.splits:
             return None
-        embedder = self._active.last
-        records.count_with(embedder.count_tokens, embedder.context.identity.max_length)
+        embedder, identity = self._active.last, self._active.last.context.identity
+        records.count_with(embedder.count_tokens, identity.max_length, identity=identity)
         return records.read_as(reading_of(self._settings))
 
     def _keep_reading(self, records: Iterable[Record]) -> None:

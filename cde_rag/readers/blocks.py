@@ -89,6 +89,7 @@ class Pieces:
         self._lines = [found.start() for found in _LINES.finditer(text)]
         self._lines.append(len(text))
         self._found: list[Piece] = []
+        self._counts: dict[Span, int] = {}  # a part that fits is counted to see that, and as a piece
         self._done = 0  # where the last piece ends
 
     def of(self, form: Form, headings: Sequence[Heading] = ()) -> list[Piece]:
@@ -276,7 +277,9 @@ class Pieces:
         return length + above <= self._most or (above > self._most // 2 and length <= self._most)
 
     def _tokens(self, start: int, end: int) -> int:
-        return self._count(self._text[start:end])
+        if (part := (start, end)) not in self._counts:
+            self._counts[part] = self._count(self._text[start:end])
+        return self._counts[part]
 
     def _trimmed(self, start: int, end: int) -> Span | None:
         """Return a part without white space around it, but for its first line's indentation; None if it is blank."""

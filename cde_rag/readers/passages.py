@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -10,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+from cde_rag._files import written
 from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.readers import documents
 from cde_rag.readers.columns import Found, UnusableError
@@ -30,6 +32,10 @@ FOLDER_KEY = "folder"  # metadata key that says where the folder of that file wa
 SECTION_KEY = "section"  # metadata key that says under which headings a passage begins
 UPLOADED_KEY = "uploaded"  # metadata key that says when a passage came over HTTP: UTC, ISO 8601
 UPLOADS: Final = "uploads"  # the folder that passages of uploaded files name in front of their file
+
+_MOST_KEPT: Final = 32 << 20  # characters of kept passages, with …
+_OF_RECORD: Final = 600  # … these for what each has besides its text
+_SETTLED: Final = 2_000_000_000  # nanoseconds since the last change, after which a file is kept
 
 UNITS: Final = ("page", "slide", "cell", "line")  # metadata keys that say where in a file a passage is
 
@@ -110,12 +116,56 @@ class PassageRules:
         splitter: Counts tokens; None where characters are counted.
         as_text: As of `kind_of`.
         fallback: Encoding of texts that are not UTF-8.
+        kept: Passages of files that were split by the same tokens before; None to split all.
     """
 
     reading: ReadingRules
     splitter: TokenSplitter | None = None
     as_text: AbstractSet[str] = frozenset()
     fallback: Fallback = STRICT
+    kept: "KeptPassages | None" = None
+
+
+class KeptPassages:
+    """Passages of files for the next reading: a folder is read for its sample or its size, and again to be stored.
+
+    Splitting takes a tenth of the time of embedding. Files are known by path, inode, size and time of change; those
+    that changed in the last seconds are not kept, since another change may leave all of these as they are.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[Path, tuple[object, list[Found]]] = {}
+        self._room = _MOST_KEPT
+
+    def of(self, path: Path, metadata: dict[str, str], rules: PassageRules) -> Iterator[Found]:
+        """Yield the passages of a file, as `_passages`; its arguments are the same."""
+        key, guessed = _key_of(path, metadata, rules), rules.fallback.guessed
+        known, passages = self._files.get(path, (None, []))
+        if key is None or known != key:
+            self._files.pop(path, None)
+            self._room += _size_of(passages)
+            guesses = len(guessed or ())
+            passages = list(_passages(path, metadata, rules))
+            is_said_anew = guesses < len(guessed or ()) or any(isinstance(each, UnusableError) for _, each in passages)
+            if key is not None and not is_said_anew and _size_of(passages) <= self._room:
+                self._files[path] = key, passages
+                self._room -= _size_of(passages)
+        yield from passages
+
+
+def _key_of(path: Path, metadata: dict[str, str], rules: PassageRules) -> object:
+    """Return an object that is equal while a file's passages are the same; None if that cannot be known."""
+    try:
+        stat = written(path)
+    except OSError:
+        return None
+    if time.time_ns() - stat[-1] < _SETTLED:
+        return None
+    return stat, metadata, rules.reading, rules.as_text, rules.fallback.encoding
+
+
+def _size_of(passages: Iterable[Found]) -> int:
+    return sum(len(each.text) + _OF_RECORD for _, each in passages if isinstance(each, Record))
 
 
 def is_hidden(path: Path) -> bool:
@@ -282,12 +332,16 @@ def folder_passages(
             found = f"expected a file of the folder, found a link to {target}, outside it; copy the file, or name it"
             yield str(path), UnusableError(found)
             continue
-        yield from _passages(path, metadata, rules)
+        yield from _split(path, metadata, rules)
 
 
 def file_passages(path: Path, rules: PassageRules, roots: Iterable[Path] = ()) -> Iterator[Found]:
     """Yield the passages of one file; `roots` name it, as of `source_of`."""
-    return _passages(path, named_file(path, roots), rules)
+    return _split(path, named_file(path, roots), rules)
+
+
+def _split(path: Path, metadata: dict[str, str], rules: PassageRules) -> Iterator[Found]:
+    return (_passages if rules.kept is None else rules.kept.of)(path, metadata, rules)
 
 
 def _passages(path: Path, metadata: dict[str, str], rules: PassageRules) -> Iterator[Found]:

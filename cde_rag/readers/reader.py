@@ -19,6 +19,7 @@ from typing import Final, Literal, cast
 
 from cde_rag._files import given_path, written
 from cde_rag._validation import check_list, check_positive
+from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import CorpusError, UnreadFilesWarning, counted, warn_user
 from cde_rag.field_names import names_of
 from cde_rag.models.files.names import ModelName
@@ -34,6 +35,7 @@ from cde_rag.readers.passages import (
     FOLDER_KEY,
     PARENT_KEY,
     FolderFiles,
+    KeptPassages,
     PassageRules,
     beir_remedy,
     document_of,
@@ -65,7 +67,8 @@ _MASK: Final = (1 << _TEXT_BITS) - 1
 class RecordReader:
     """Iterable of the records in files and folders, streamed anew at each iteration.
 
-    An iteration keeps about a hundred bytes per record in memory, to detect repeated ids. Rows of files have their
+    An iteration keeps about a hundred bytes per record in memory, to detect repeated ids, and up to 32 MB of passages
+    of files, so that the next one does not split them again. Rows of files have their
     origin in the metadata, `table`: file and row; see `row_origin`.
     `Collection.add_records(reader)` replaces the passages of the reader's text documents; of other iterables of its
     records it upserts each alone.
@@ -148,6 +151,8 @@ class RecordReader:
         self.reading = reading
         self._stored: ReadingRules = NEWEST
         self._counter: tuple[Callable[[Sequence[str]], int], int | None] | None = None
+        self._tokens_of: ModelIdentity | None = None
+        self._kept = KeptPassages()
         self.foreign = self.skipped = 0
         self.bad_files: list[Path] = []
         self._read_ids = dict[int, int]()  # by the hash of an id, that of its title and text, and its first place
@@ -319,14 +324,24 @@ class RecordReader:
         """Return True for a name of a file that some folder's reading takes: a text, a document or a file of rows."""
         return self._is_split(path) or _format(path) in TABLES
 
-    def count_with(self, count_tokens: Callable[[Sequence[str]], int], window: int | None) -> None:
+    def count_with(
+        self,
+        count_tokens: Callable[[Sequence[str]], int],
+        window: int | None,
+        *,
+        identity: ModelIdentity | None = None,
+    ) -> None:
         """Count the tokens of a model from now on.
 
         Args:
             count_tokens: Counts the tokens of all texts as the model reads them, as of an Embedder.
             window: Tokens that it reads of a text; None or 0 if it has no limit.
+            identity: Identity of the model: files that were split by its tokens before, and did not change, are not
+                split again.
         """
         self._counter = count_tokens, window
+        if identity is None or identity != self._tokens_of:
+            self._tokens_of, self._kept = identity, KeptPassages()
 
     def read_as(self, stored: ReadingRules) -> ReadingRules:
         """Take the rules of a collection, unless others were given; return those that are followed."""
@@ -347,7 +362,10 @@ class RecordReader:
         if reading.tokens is not None and self._counter is None:
             self.count_with(_tokens_of_mini, _mini()[1])
         splitter = None if self._counter is None else reading.splitter(*self._counter)
-        return PassageRules(reading=reading, splitter=splitter, as_text=self._as_text, fallback=self._fallback())
+        fallback = self._fallback()
+        return PassageRules(
+            reading=reading, splitter=splitter, as_text=self._as_text, fallback=fallback, kept=self._kept
+        )
 
     def _fallback(self) -> Fallback:
         return Fallback((self.reading or self._stored).encoding, self.guessed if self._guesses else None)

@@ -24,7 +24,7 @@ from lab.mutants.sample import PACKAGES, Mutant, sample
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ("tests", "integrations")
 LEFT_OUT = ("/docs/", "/durability/", "/house/", "/reference/", "/training/")  # minutes, or no promise of the packages
-LONGEST, BUDGET = 20.0, 40.0  # processor seconds: of a test that takes part, and of all tests that one mutant meets
+LONGEST, BUDGET = 8.0, 16.0  # processor seconds: of a test that takes part, and of all tests that one mutant meets
 MAPPING = 900  # processor seconds for the tests of one file
 
 
