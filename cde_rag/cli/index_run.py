@@ -125,14 +125,18 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         from cde_rag.cli.index_watch import FolderWatch
 
         watch = FolderWatch(reader, options.path, yes=options.yes, shown=options.shown, as_json=options.as_json)
+    total: int | None = 0
     try:
-        _check_found(reader, options)
+        found = _check_found(reader, options)
         store = at(options.path) if options.tenant is None else _tenant(reader, options.tenant, options)
-        opened, total = (_open if store.exists() else _create)(store, reader, options)
+        make = _begin if found and _is_read_once(reader, options) else _create
+        opened, total = (_open if store.exists() else make)(store, reader, options)
     finally:
-        print_skipped(reader)
-        print_unread(reader)
-    warn_of_language(opened, reader, total)
+        if total is not None:
+            print_skipped(reader)
+            print_unread(reader)
+    if total is not None:
+        warn_of_language(opened, reader, total)
     with opened:
         others = _others(opened, reader, yes=options.yes) if options.sync else {}
         with on_workers(opened, options.workers, None):
@@ -161,15 +165,18 @@ def _follow(reader: "RecordReader", stored: "ReadingRules", options: IndexOption
     reader.read_as(stored)
 
 
-def _check_found(reader: "RecordReader", options: IndexOptions) -> None:
+def _check_found(reader: "RecordReader", options: IndexOptions) -> bool:
+    """Refuse sources without documents; return True if the first one can be used."""
     from cde_rag.readers.reading_rules import NEWEST
 
     _follow(reader, NEWEST, options)
     reader.count_with(lambda texts: sum(map(len, texts)), None)  # until the model is there
-    if next(iter(reader), None) is None and not reader.skipped:
+    first = next(iter(reader), None)
+    if first is None and not reader.skipped:
         raise CorpusError(
             f"{', '.join(options.sources)}: expected documents, found none. Is it the right file or folder?"
         )
+    return first is not None
 
 
 def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
@@ -227,6 +234,7 @@ def _tenant_store(name: str, options: IndexOptions) -> "Store | None":
 
 def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
+    from cde_rag.collection.first_context import MOVES_AT
     from cde_rag.field_names import key_of
     from cde_rag.indexing.replacement import locate
     from cde_rag.models.plain.fixed_texts import corpus_size
@@ -238,11 +246,12 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     _follow(reader, reading_of(store.manifest().settings), options)
     opened.prepare_reader(reader)
     size = corpus_size(opened.embedder.context)
-    kept = (
-        f"exists and keeps its context of {counted(size, 'passage')}"
-        if size
-        else "has no context; recontextualize makes one"
-    )
+    if size:
+        kept = f"exists and keeps its context of {counted(size, 'passage')}"
+    elif MOVES_AT in store.manifest().settings:
+        kept = "has no context yet, and makes one of its passages"
+    else:
+        kept = "has no context; recontextualize makes one"
     print_state(f"{shown_place(options.path)} {kept}.")
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     total = sum(1 for _ in reader)
@@ -294,6 +303,29 @@ def _tenant(reader: "RecordReader", name: str, options: IndexOptions) -> "Store"
             raise typer.BadParameter(str(error), param_hint="--parent-key") from error
     with Tenants.open(stores, model=options.model) as tenants:
         return (tenants.get if name in tenants.names() else tenants.add)(name).store
+
+
+def _is_read_once(reader: "RecordReader", options: IndexOptions) -> bool:
+    """Return True if a new collection is searchable by words while its sources are read, and gets its context then.
+
+    In folders a bad file stops nothing. A bad record of a named file, or an option that fits none, is to leave nothing.
+    """
+    given = options.parent_key, options.headers, options.tenant, options.context_size
+    plain = given == (None, None, None, None) and not options.windows and not options.seed
+    others = reader.files or reader.row_files or "-" in options.sources
+    return plain and bool(reader.skip_bad) and not others
+
+
+def _begin(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int | None]":
+    """Create a collection that is to get its context when all is read, by `embed_pending`; the number is not known."""
+    from cde_rag import Collection
+    from cde_rag.collection.first_context import AT_ONCE, create_without_documents
+
+    model = _count_tokens(reader, options)
+    if model.identity.is_plain:  # its first context is of another family than its own
+        return _create(store, reader, options)
+    embedder = create_without_documents(store, model, reader.fields.parent, at=AT_ONCE)
+    return Collection(store, embedder), None
 
 
 def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
@@ -379,11 +411,18 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _add(collection: "Collection", reader: "RecordReader", total: int, options: IndexOptions) -> "AddReport":
+def _add(collection: "Collection", reader: "RecordReader", total: int | None, options: IndexOptions) -> "AddReport":
     """Write all passages, so that they are found by words, and then make the vectors that they lack."""
     if not has_words(collection.store):  # then only vectors find them
         return _written(collection, reader, total, options, "first")
-    report = _written(collection, reader, total, options, "later")
+    try:
+        report = _written(collection, reader, total, options, "later")
+    finally:
+        if total is None:
+            print_skipped(reader)
+            print_unread(reader)
+    if total is None:
+        warn_of_language(collection, reader, report.added)
     filled = _filled(collection, options)
     return replace(report, truncated=filled.truncated)
 
@@ -410,25 +449,29 @@ def _filled(collection: "Collection", options: IndexOptions) -> "EmbedReport":
 
 
 def _written(
-    collection: "Collection", reader: "RecordReader", total: int, options: IndexOptions, embed: "When"
+    collection: "Collection", reader: "RecordReader", total: int | None, options: IndexOptions, embed: "When"
 ) -> "AddReport":
-    done, empty = 0, collection.count() == 0
+    done, said, empty = 0, False, collection.count() == 0 and total is not None
+    of = "" if total is None else f" of {total:,}"
     try:
         with progress_bar("index", "passages", shown=options.shown) as update:
 
             def on_progress(progress: "Progress") -> None:
-                nonlocal done
+                nonlocal done, said
+                if total is None and not said and done:  # not of a small folder, which is read by now
+                    print_state(f"{shown_index(options.path)} is searchable by words while the sources are read.")
+                    said = True
                 done = progress.done
                 update(done, total)
 
             update(0, total)
             return collection.add_records(reader, embed=embed, on_progress=on_progress)
     except KeyboardInterrupt as error:
-        stopped = f"Stopped at {done:,} of {total:,} passages. Run the same command again to continue."
+        stopped = f"Stopped at {done:,}{of} passages. Run the same command again to continue."
         typer.echo(stopped, err=True)
         raise typer.Exit(INTERRUPTED) from error
     except CDEError as error:
-        again = f"Stopped at {done:,} of {total:,} passages; mend that and run the same command again."
+        again = f"Stopped at {done:,}{of} passages; mend that and run the same command again."
         anew = (
             f" {shown_index(options.path)} keeps its context; for one of other texts, delete it first." if empty else ""
         )

@@ -650,6 +650,7 @@ class AsyncCollection(ProcessBound):
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: Literal[False] = False,
     ) -> Recontextualization: ...
@@ -666,6 +667,7 @@ class AsyncCollection(ProcessBound):
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: Literal[True],
     ) -> Estimate: ...
@@ -682,6 +684,7 @@ class AsyncCollection(ProcessBound):
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: bool = False,
     ) -> Recontextualization | Estimate:
@@ -697,6 +700,7 @@ class AsyncCollection(ProcessBound):
                 embedder=embedder,
                 canary=canary,
                 grace_s=grace_s,
+                embed=embed,
                 on_progress=on_progress,
                 dry_run=dry_run,
             )

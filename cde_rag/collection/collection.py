@@ -518,12 +518,17 @@ class Collection(ProcessBound):
         """Move a collection that began without documents, and calibrate one that grew, if due and all have vectors."""
         if self.pending:
             return
+        records = self._move_if_due()
+        due = self._calibrated(records, self._active.last.fingerprint)
+        self._until_due = min(due, moves_at(self._settings)) - records
+
+    def _move_if_due(self) -> int:
+        """Move a collection that began without documents, if that is due; return the number of its records."""
         records = self.store.count()
         if records >= moves_at(self._settings):
             move(self)
             self._settings = self.store.manifest().settings
-        due = self._calibrated(records, self._active.last.fingerprint)
-        self._until_due = min(due, moves_at(self._settings)) - records
+        return records
 
     def _calibrated(self, records: int, fingerprint: str) -> float:
         """Calibrate so many records in a space if that is due; return the number at which it is due again."""
@@ -586,6 +591,8 @@ class Collection(ProcessBound):
             TruncationWarning: Records exceeded the model's token limit, with their number.
         """
         limit = None if limit is None else check_positive(limit, "limit")
+        if self.pending:
+            self._move_if_due()  # before vectors are made that it would make again
         report = fill(self.store, self._active, self.parent_key, limit, on_progress)
         self._grow()
         return report
@@ -920,6 +927,7 @@ class Collection(ProcessBound):
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: Literal[False] = False,
     ) -> Recontextualization: ...
@@ -936,6 +944,7 @@ class Collection(ProcessBound):
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: Literal[True],
     ) -> Estimate: ...
@@ -952,6 +961,7 @@ class Collection(ProcessBound):
         embedder: Embedder | None = None,
         canary: Canary | None = None,
         grace_s: float = 0.0,
+        embed: When = "first",
         on_progress: Callable[[Progress], None] | None = None,
         dry_run: bool = False,
     ) -> Recontextualization | Estimate:
@@ -978,6 +988,8 @@ class Collection(ProcessBound):
                 switch.
             grace_s: Minimum seconds since the start of the run before generations older than the previous one are
                 dropped; queries in flight do not need it, but other readers of a Qdrant collection may.
+            embed: "first": make the vectors of all records before the switch, also of those that wait for theirs; "later":
+                records that wait go on waiting, in the new context.
             on_progress: Called after each write, every few seconds, and while the sample is read. An exception that it
                 raises ends the run. Records that arrive at the end of the run are embedded while writers wait.
             dry_run: True: estimate the cost, and the gain of a new Context of the same model as `drift` does, from
@@ -998,7 +1010,8 @@ class Collection(ProcessBound):
                 length.
             TypeError: An embedder is given together with a model, a context size or windows; or windows with a plain
                 model.
-            ValueError: Another strategy, `context_size` is below 1, or `grace_s` below 0 or not finite.
+            ValueError: Another strategy or value of `embed`, `context_size` is below 1, or `grace_s` below 0 or not
+                finite.
         """
         wanted = Wanted(
             seed=seed,
@@ -1009,6 +1022,7 @@ class Collection(ProcessBound):
             embedder=embedder,
             canary=canary,
             grace_s=grace_s,
+            later=_is_later(embed),
         )
         moved = self.store, self._active, self.parent_key, wanted
         if dry_run:

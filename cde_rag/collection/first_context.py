@@ -15,16 +15,21 @@ if TYPE_CHECKING:
     from cde_rag.embedders.contextual import AnyModel, ContextualEmbedder
 
 MOVES_AT: Final = "moves_at"  # key of the number of records at which a collection moves to a context of its own
+AT_ONCE: Final = 1  # of a collection that gets its documents now, and its vectors after the move
 _NUMBERS: Final = (64, 512)  # enough to show common features; as many as a context has
 
 
-def create_without_documents(store: Store, model: "AnyModel", parent_key: str | None) -> "ContextualEmbedder":
+def create_without_documents(
+    store: Store, model: "AnyModel", parent_key: str | None, *, at: int = _NUMBERS[0]
+) -> "ContextualEmbedder":
     """Make an empty collection in the context of no corpus, which moves by itself at 64 and at 512 records.
 
     Args:
         store: Store without a collection.
         model: As in `ContextualEmbedder.from_corpus`.
         parent_key: As in `Collection.create`, if the model reads siblings.
+        at: Number of records at which it moves first; with `AT_ONCE` it moves once, before the first vector is made by
+            `embed_pending`.
 
     Returns:
         The embedder to open it with: no name says where an API or an object is.
@@ -39,7 +44,7 @@ def create_without_documents(store: Store, model: "AnyModel", parent_key: str | 
     loaded = as_model(model)
     embedder = ContextualEmbedder(loaded, first_context(loaded))
     settings = settings_of(embedder, parent_key if embedder.max_siblings else None)
-    create_in(store, embedder, {**settings, MOVES_AT: _NUMBERS[0]})
+    create_in(store, embedder, {**settings, MOVES_AT: at})
     return embedder
 
 
@@ -60,7 +65,7 @@ def move(collection: "Collection") -> None:
     store, own = collection.store, contextual(unwrapped(collection.embedder))
     is_plain = own is not None and own.context.identity.attention == PLAIN  # its first Context is of no corpus
     try:
-        collection.recontextualize(model=own if is_plain else None)
+        collection.recontextualize(model=own if is_plain else None, embed="later")
     except StoreError as error:
         warn_user(
             f"The records are added, but not embedded in a context of their own. {error} "
@@ -68,5 +73,10 @@ def move(collection: "Collection") -> None:
             CDEWarning,
         )
     else:
-        count = store.count()
-        store.update_settings({MOVES_AT: next((number for number in _NUMBERS if number > count), None)})
+        count, first = store.count(), store.manifest().settings.get(MOVES_AT) == AT_ONCE
+        store.update_settings({MOVES_AT: next((n for n in _NUMBERS if n > count and not first), None)})
+        if first:  # nobody asked for the context before, so that nobody returns to it
+            active = store.manifest().generation
+            for generation in store.generations():
+                if generation.number != active:
+                    store.drop(generation.number)

@@ -74,6 +74,8 @@ def complete(
     parent_key: str | None,
     on_progress: Callable[[Progress], None] | None,
     check: Callable[[], None] = lambda: None,
+    *,
+    later: bool = False,
 ) -> int:
     """Give every record its vector in a generation and activate it; returns how many vectors that took.
 
@@ -84,6 +86,7 @@ def complete(
         parent_key: As for `roll_back`.
         on_progress: Called after each write, every few seconds.
         check: Called when it is about to be activated; raises where it must not be.
+        later: Records that wait for a vector in the active generation go on waiting.
 
     Raises:
         CorpusError: Records that the model refuses, and that have a vector in the active generation; all others have
@@ -94,7 +97,7 @@ def complete(
     before, total, may_wait = store.read(
         lambda state: (_vectors(state, number), state.count(), state.manifest().may_wait)
     )
-    embedding, embedded, missing = _RowEmbedder(store, embedder, parent_key), 0, total - before
+    embedding, embedded, missing = _RowEmbedder(store, embedder, parent_key, later=later), 0, total - before
     waiting = dict[str, Exception]()
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
@@ -108,7 +111,8 @@ def complete(
             waiting = embedding.refused()
             check()
             try:
-                embedded += store.activate(number, last=embedding.embed_rows, waiting=waiting.keys())
+                left = "all" if later else waiting.keys()
+                embedded += store.activate(number, last=embedding.embed_rows, waiting=left)
                 break
             except StoreError:
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
@@ -131,10 +135,11 @@ def report(state: StoreCalls, embedded: int, started: float) -> Recontextualizat
 class _RowEmbedder:
     """Embeds rows in the space of a generation."""
 
-    def __init__(self, store: Store, embedder: Embedder, parent_key: str | None) -> None:
+    def __init__(self, store: Store, embedder: Embedder, parent_key: str | None, *, later: bool) -> None:
         self._store = store
         self._embedder = embedder
         self._parent_key = parent_key
+        self._later = later
         self._faults = dict[str, Exception]()  # of rows that the model refuses, by id
 
     def lacking(self, number: int, after: Row | None) -> list[tuple[Row, Passage]]:
@@ -144,12 +149,19 @@ class _RowEmbedder:
         """
 
         def read(state: StoreCalls) -> list[tuple[Row, Passage]]:
-            rows = state.lacking(number, limit=ROWS_AT_ONCE, after=after)
+            rows = self._due(state, number, after)
             if not rows and after is not None:
-                rows = state.lacking(number, limit=ROWS_AT_ONCE)
+                rows = self._due(state, number, None)
             return list(zip(rows, with_siblings(state, rows, self._parent_key, self._embedder), strict=True))
 
         return self._store.read(read)
+
+    def _due(self, state: StoreCalls, number: int, after: Row | None) -> list[Row]:
+        while rows := state.lacking(number, limit=ROWS_AT_ONCE, after=after):
+            if due := [row for row in rows if row.digest or not self._later]:
+                return due
+            after = rows[-1]
+        return []
 
     def embed(self, rows: Sequence[tuple[Row, Passage]]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Return digests and vectors of rows; does not read the store."""

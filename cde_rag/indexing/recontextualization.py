@@ -73,6 +73,7 @@ class Wanted:
     embedder: Embedder | None
     canary: Canary | None
     grace_s: float
+    later: bool
 
 
 def recontextualize(
@@ -100,7 +101,7 @@ def recontextualize(
             if canary is not None:
                 canary.check(store, number, unwrapped(active.embedder), embedder)
 
-        embedded = complete(store, number, embedder, parent_key, on_progress, check)
+        embedded = complete(store, number, embedder, parent_key, on_progress, check, later=wanted.later)
         _follow(store, active, number, embedder)
         time.sleep(max(0.0, wanted.grace_s - (time.monotonic() - started)))
 

@@ -5,7 +5,7 @@ Long because each call of a store stands here with its checks, and nowhere else.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float32
@@ -375,7 +375,11 @@ class StoreCalls(ProcessBound):
         return self._write(lambda session: self._fill(session, generation, rows, digests, vectors))
 
     def activate(
-        self, generation: int, *, last: Completion | None = None, waiting: AbstractSet[str] = frozenset()
+        self,
+        generation: int,
+        *,
+        last: Completion | None = None,
+        waiting: AbstractSet[str] | Literal["all"] = frozenset(),
     ) -> int:
         """Activate a generation.
 
@@ -383,7 +387,8 @@ class StoreCalls(ProcessBound):
             generation: Its number.
             last: Called while other writers wait, to embed any rows still missing a vector; readers are not blocked.
                 Without it there must be none. (On a Qdrant server other processes are not locked out.)
-            waiting: Ids of rows that have no vector in the active generation either, and wait for one in this.
+            waiting: Ids of rows that have no vector in the active generation either, and wait for one in this; "all"
+                such rows.
 
         Returns:
             Number of vectors that `last` made and that were written.
@@ -507,11 +512,11 @@ def _put_same(
     return session.put_vectors(generation, versions, [digests[place] for place in same], vectors[same])
 
 
-def _unfilled(session: Session, generation: int, waiting: AbstractSet[str]) -> Iterator[list[Row]]:
-    """Yield the rows that an inactive generation lacks, but for those of some ids that the active one lacks, too."""
+def _unfilled(session: Session, generation: int, waiting: AbstractSet[str] | Literal["all"]) -> Iterator[list[Row]]:
+    """Yield the rows that an inactive generation lacks, but for some ids, or all, that the active one lacks, too."""
     after = None
     while rows := session.lacking(generation, after=after, limit=_FILLED_AT_ONCE):
-        if due := [row for row in rows if row.digest or row.record.id not in waiting]:
+        if due := [row for row in rows if row.digest or (waiting != "all" and row.record.id not in waiting)]:
             yield due
         after = rows[-1].record.id
 
