@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from test_collection import StubEmbedder, contents, passages, small_chunks
 
 from cde_rag.collection.collection import Collection, _is_later
+from cde_rag.collection.first_context import create_without_documents
 from cde_rag.context.context import Context
 from cde_rag.errors import CDEWarning, CorpusError, PendingVectorsWarning, ServiceError, StoreError, TruncationWarning
 from cde_rag.indexing import pending
@@ -499,6 +500,36 @@ def test_a_new_context_and_the_way_back_embed_what_waits(birds: Collection, tmp_
         assert_vectors_are_of_the_finished_collection(birds, first)
 
 
+def test_a_move_leaves_waiting_what_waits(birds: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also where the first rows that are read all wait."""
+    monkeypatch.setattr("cde_rag.indexing.backfill.ROWS_AT_ONCE", 2)
+    other = Stub(("c", "d"))
+    birds.add_records(birds_of(6), embed="later")
+    birds.add_records(birds_of(12)[6:], embed="first")
+    before = birds.pending
+    assert 6 <= before < 12
+    moved = birds.recontextualize(embedder=other, embed="later")
+    assert (moved.embedded, moved.generation, len(other.embedded)) == (12 - before, 2, 12 - before)
+    assert (birds.pending, birds.verify(), birds.store.manifest().may_wait) == (before, [], True)
+    assert birds.embed_pending().embedded == before
+    assert birds.rollback().embedded == before
+    with built(tmp_path / "first", birds) as first:
+        assert_vectors_are_of_the_finished_collection(birds, first)
+
+
+def test_a_collection_that_began_without_documents_moves_before_its_vectors_are_made(tmp_path: Path):
+    with Collection(
+        FaissStore(tmp_path / "x"), create_without_documents(FaissStore(tmp_path / "x"), "cde-mini", None)
+    ) as made_:
+        made_.add([f"{WORDS[n % 10]} number {n}" for n in range(70)], embed="later")
+        null = made_.embedder.fingerprint
+        report = made_.embed_pending(limit=3)
+        assert report == EmbedReport(3, 0, 67)
+        assert made_.embedder.fingerprint != null
+        assert made_.embedder.context.manifest.documents_seen == 70
+        assert made_.store.manifest().generation == 2
+
+
 def test_what_changes_while_a_new_context_is_filled_is_embedded_as_it_is_then(birds: Collection):
     other = Stub(("c", "d"))
     birds.add_records(birds_of(12), embed="later")
@@ -590,15 +621,19 @@ class Life(RuleBasedStateMachine):
         assert {hit.id for hit in found} >= {id_ for id_, record in self.held.items() if word in record.text}
 
     @precondition(lambda self: self.held)
-    @rule(back=st.booleans(), space=st.sampled_from("xy"))
-    def move(self, back: bool, space: str) -> None:
+    @rule(back=st.booleans(), space=st.sampled_from("xy"), embed=st.sampled_from(["first", "later"]))
+    def move(self, back: bool, space: str, embed: Any) -> None:
+        waiting = self.own.pending
         if back and len(self.own.store.generations()) > 1:
             try:
                 self.own.rollback()
             except StoreError:  # there is none before
                 return
         elif self.own.embedder.fingerprint != Stub((space,)).fingerprint:
-            self.own.recontextualize(embedder=Stub((space,)))
+            self.own.recontextualize(embedder=Stub((space,)), embed=embed)
+            if embed == "later":
+                assert self.own.pending == waiting
+                return
         else:
             return
         assert self.own.pending == 0

@@ -988,8 +988,8 @@ class Collection(ProcessBound):
                 switch.
             grace_s: Minimum seconds since the start of the run before generations older than the previous one are
                 dropped; queries in flight do not need it, but other readers of a Qdrant collection may.
-            embed: "first": make the vectors of all records before the switch, also of those that wait for theirs; "later":
-                records that wait go on waiting, in the new context.
+            embed: "first": make the vectors of all records before the switch, also of those that wait for theirs;
+                "later": records that wait go on waiting, in the new context.
             on_progress: Called after each write, every few seconds, and while the sample is read. An exception that it
                 raises ends the run. Records that arrive at the end of the run are embedded while writers wait.
             dry_run: True: estimate the cost, and the gain of a new Context of the same model as `drift` does, from

@@ -640,3 +640,96 @@ def test_help_fits_in_eighty_columns_and_is_not_cut(command: str | None):
     shown = CliRunner().invoke(app, [*([command] if command else []), "--help"], terminal_width=80).stdout
     assert [line for line in shown.splitlines() if len(line) > 80] == []
     assert [line for line in shown.splitlines() if command is None and re.match("  [a-z]+ .*[.]{3}$", line)] == []
+
+
+# --- searchable while it is read
+
+
+def pages(folder: Path, count: int = 700) -> Path:
+    """A folder of two files, whose passages are written in two parts."""
+    folder.mkdir()
+    for half in ("a", "b"):
+        sections = (
+            f"## River {half}{n}\n\n" + f"The river {half}{n} runs past a mill. " * 2 for n in range(count // 2)
+        )
+        (folder / f"{half}.md").write_text("\n\n".join(sections), encoding="utf-8")
+    return folder
+
+
+def told(place: Path, model: Path) -> tuple[int, int, int, Any]:
+    """Number of records, of those that wait, of the active generation, and at which number the collection moves."""
+    with Collection.open(place, model=model) as opened:
+        settings = opened.store.manifest().settings
+        return len(opened), opened.pending, opened.store.manifest().generation, settings.get("moves_at")
+
+
+def test_a_new_folder_is_searched_by_words_while_it_is_read(run, model_folder: Path, tmp_path: Path, monkeypatch):
+    folder, place, found = pages(tmp_path / "docs"), tmp_path / "x", []
+    written = Collection.add_records
+
+    def add_and_search(self: Collection, reader: Any, **options: Any) -> Any:
+        on_progress = options.pop("on_progress")
+
+        def search(progress: Any) -> None:
+            on_progress(progress)
+            with Collection.open(place, model=model_folder) as other:  # as another process would
+                texts = [hit.text for hit in other.searcher(embed_budget_ms=200).search("river a7", k=3)]
+                found.append((len(other), texts, told(place, model_folder)[3]))
+
+        return written(self, reader, on_progress=search, **options)
+
+    monkeypatch.setattr(Collection, "add_records", add_and_search)
+    stderr = run("index", folder, place).stderr
+    monkeypatch.undo()
+    assert len(found) > 1
+    assert 500 < found[0][0] < (count := found[-1][0])
+    assert all(any("a7" in text for text in texts) and at == 1 for _, texts, at in found)
+    assert f"{place} is searchable by words while the sources are read." in stderr
+    assert stderr.index("while the sources are read") < stderr.index(f"{count:,} passages by words")
+    assert told(place, model_folder) == (count, 0, 2, None)
+    python = Collection.from_files(folder, store=tmp_path / "python", model=model_folder)
+    with Collection.open(place, model=model_folder) as made, python as other:
+        assert made.embedder.fingerprint == other.embedder.fingerprint
+        assert [one.number for one in made.store.generations()] == [2]
+        ids = [record.id for record in made.scroll()][::70]
+        vectors = [one.store.vectors(ids, fingerprint=one.embedder.fingerprint) for one in (made, other)]
+        np.testing.assert_allclose(vectors[0], vectors[1], atol=2e-3)
+
+
+@pytest.mark.parametrize("stopped", ["while it is read", "before the move", "while vectors are made"])
+def test_stopped_at_any_time_the_same_command_ends_as_if_it_had_not_been(
+    run, model_folder: Path, tmp_path: Path, monkeypatch, stopped: str
+):
+    folder, place = pages(tmp_path / "docs", 40), tmp_path / "x"
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    target = {
+        "while it is read": (StoreCalls, "add"),
+        "before the move": (Collection, "recontextualize"),
+        "while vectors are made": (StoreCalls, "add_pending"),
+    }[stopped]
+    monkeypatch.setattr(*target, stop)
+    stderr = run("index", folder, place, code=130).stderr
+    assert "Run the same command again to continue." in stderr
+    assert "keeps its context" not in stderr
+    assert told(place, model_folder)[3] == (None if stopped == "while vectors are made" else 1)
+    monkeypatch.undo()
+    stderr = run("index", folder, place).stderr
+    assert ("has no context yet, and makes one of its passages" in stderr) == (stopped != "while vectors are made")
+    assert told(place, model_folder)[1:] == (0, 2, None)
+    run("index", folder, tmp_path / "whole")
+    whole = Collection.open(tmp_path / "whole", model=model_folder)
+    with Collection.open(place, model=model_folder) as made, whole as other:
+        assert made.embedder.fingerprint == other.embedder.fingerprint
+
+
+def test_a_folder_whose_files_are_all_bad_leaves_no_collection(run, tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "bad.md").write_bytes(bytes(range(32)) * 9)
+    run("index", tmp_path / "docs", tmp_path / "x", code=1)
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "docs" / "good.md").write_text("A river.")
+    run("index", tmp_path / "docs", tmp_path / "x", "--strict", code=1)
+    assert not (tmp_path / "x").exists()

@@ -148,14 +148,14 @@ class Operation:
         if not store.exists():
             Collection.create(store, stub(0))
         collection = opened(store)
+        embed = "later" if self.later else "first"
         if self.puts:
-            embed = "later" if self.later else "first"
             collection.add_records(self.puts, embed=embed, on_progress=on_progress)
         if self.deletes:
             collection.delete(list(self.deletes))
         if self.moves_to is not None:
             if not self.back:
-                collection.recontextualize(embedder=stub(self.moves_to), on_progress=on_progress)
+                collection.recontextualize(embedder=stub(self.moves_to), embed=embed, on_progress=on_progress)
             elif store.manifest().fingerprint != stub(self.moves_to).fingerprint:
                 collection.rollback(on_progress=on_progress)
         for query in self.asks:
@@ -203,7 +203,8 @@ WAITING = (
         deletes=("d2", "d40"),
         later=True,
     ),
-    Operation("recontextualize what waits", moves_to=1),
+    Operation("move and leave waiting", moves_to=1, later=True),
+    Operation("recontextualize what waits", moves_to=2),
     Operation("change later", puts=tuple(record(number, "third") for number in range(0, 54, 3)), later=True),
     Operation("fill", fills=True),
 )

@@ -193,19 +193,21 @@ class Life(RuleBasedStateMachine):
             generation.vectors[row.record.id] = digest, vector
 
     @precondition(lambda self: self.others)
-    @rule(data=st.data())
-    def activate(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), waiting=st.sampled_from(["all", frozenset()]))
+    def activate(self, data: st.DataObject, waiting: Any) -> None:
         generation = data.draw(st.sampled_from(self.others))
-        if generation.vectors.keys() != self.rows.keys():
+        may_wait = {id_ for id_, row in self.rows.items() if waiting == "all" and not row.digest}
+        if not self.rows.keys() - generation.vectors.keys() <= may_wait:
             with pytest.raises(StoreError):
-                self.store.activate(generation.number)
+                self.store.activate(generation.number, waiting=waiting)
             return
-        self.store.activate(generation.number)
+        self.store.activate(generation.number, waiting=waiting)
         self.others = sorted(
             [*(other for other in self.others if other is not generation), self.active], key=lambda one: one.number
         )
         self.active = generation
-        self.rows = {id_: Row(old.record, generation.vectors[id_][0]) for id_, old in self.rows.items()}
+        digests = {id_: generation.vectors.get(id_, ("",))[0] for id_ in self.rows}
+        self.rows = {id_: Row(old.record, digests[id_]) for id_, old in self.rows.items()}
 
     @precondition(lambda self: self.others)
     @rule(data=st.data())
