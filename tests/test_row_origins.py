@@ -184,6 +184,23 @@ def test_stale_rows_are_counted_by_their_file(tmp_path: Path, embedder: Embedder
         assert papers.count() == 8
 
 
+def test_readers_without_fields_read_by_those_that_the_collection_keeps(tmp_path: Path, embedder: Embedder) -> None:
+    """Files of each format that have them; one that lacks them is read by the default ones."""
+    rows = [{"key": "t1", "body": "a boat", "text": "b"}, {"key": "t2", "body": "a bank", "text": "c"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"key": f"u{n}", "body": WORDS[n]}) + "\n" for n in range(3)))
+    (tmp_path / "c.csv").write_text("id,text\np1,a river\n")
+    with created(tmp_path / "all", embedder) as collection:
+        collection.add_records(RecordReader(tmp_path / "a.parquet", fields=Fields(id="key", text="body")))
+        assert collection.inspect().fields == {"id": "key", "text": "body"}
+        assert collection.add_records(RecordReader(tmp_path / "a.parquet")).unchanged == 2
+        reader = RecordReader(tmp_path / "b.jsonl", tmp_path / "c.csv")
+        assert collection.add_records(reader).added == 4
+        assert {record.id for record in collection.scroll()} == {"t1", "t2", "u0", "u1", "u2", "p1"}
+        assert RecordReader(tmp_path / "a.parquet").kept_fields is None
+        assert [record.text for record in RecordReader(tmp_path / "a.parquet")] == ["b", "c"]
+
+
 def test_a_table_that_left_its_folder_is_named(tmp_path: Path, embedder: Embedder) -> None:
     folder = tmp_path / "docs"
     write(folder / "page.md", 2)

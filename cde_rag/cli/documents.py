@@ -62,6 +62,7 @@ def inspect(
     """
     from cde_rag.collection.info import erasures as find_erasures
     from cde_rag.collection.info import inspect as inspect_store
+    from cde_rag.readers import Fields
 
     store = existing(collection, tenant)
     size, changed = _at_rest(store)
@@ -78,7 +79,8 @@ def inspect(
         print_json(fields | {"erasure": erasures} if erasure else fields)
         return
     megabytes = None if size is None else f"{size / 1e6:,.1f} MB"
-    print_fields(fields | {"disk_bytes": megabytes, "reading": inspection.reading.described})
+    in_words = {"reading": inspection.reading.described, "fields": Fields(**inspection.fields).described or None}
+    print_fields(fields | {"disk_bytes": megabytes, **in_words})
     if inspection.newer_defaults:
         of_tenant = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
         typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}{of_tenant}", err=True)

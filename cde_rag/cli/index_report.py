@@ -111,7 +111,7 @@ def _result(path: str, documents: int, counts: dict[str, int]) -> str:
 
 
 def print_unread(reader: "RecordReader") -> None:
-    """Print how many files of the folders are not read, by suffix, guessed encodings, and empty files."""
+    """Print how many files of the folders are not read, by suffix, the kept fields, guessed encodings, empty files."""
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import as_text_options, beir_remedy
 
@@ -127,6 +127,9 @@ def print_unread(reader: "RecordReader") -> None:
             remedy += f" To read them, add {options}."
         remedy += "".join(map(beir_remedy, reader.folders))
         _note(printable(f"Files not read: {kinds}.{remedy}"))
+    kept = reader.kept_fields
+    if kept is not None and kept.described in reader.read_by and not reader.fields.settings():
+        _note(printable(f"Fields of this collection: {kept.described}."))
     print_noted(reader)
 
 

@@ -37,6 +37,7 @@ from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.readers import Fields, ReadingRules, RecordReader
+from cde_rag.readers.columns import FIELDS, kept_fields
 from cde_rag.readers.reading_rules import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
 from cde_rag.search.calibration import ScoreCalibration, calibrate, calibrate_or_warn, calibrated_at
@@ -483,6 +484,8 @@ class Collection(ProcessBound):
         A record is complete, as are the rows of files and tables: one without title or metadata removes those that are
         stored. `add` with ids changes texts alone.
 
+        The `fields` of a RecordReader are kept, and a later one without reads by them the files of rows that have them.
+
         Args:
             records: Records.
             embed: As in `add`, like `on_progress`.
@@ -501,10 +504,9 @@ class Collection(ProcessBound):
         self._keep_reading(records)
         prepared = _prepared(records, self._settings, self._active.last)
         later = _is_later(embed)
-        return self._finished(
-            self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later),
-            later=later,
-        )
+        report = self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later)
+        self._keep_fields(records)
+        return self._finished(report, later=later)
 
     def _finished(self, report: AddReport, *, later: bool) -> AddReport:
         """Note that records were added, and grow where that is due, unless their vectors are to be made later."""
@@ -601,7 +603,7 @@ class Collection(ProcessBound):
         return self._writer.plan(_prepared(records, self._settings, self._active.last), documents)
 
     def prepare_reader(self, records: Iterable[Record]) -> ReadingRules | None:
-        """Let a reader split files as this collection does, by its rules and its model's tokens, unless it has others.
+        """Let a reader read files as this collection does, by its rules, fields and tokens, unless it has others.
 
         `add_records` does so by itself; call it to see the passages before.
 
@@ -614,7 +616,10 @@ class Collection(ProcessBound):
         Raises:
             StoreFormatError: A newer version of the library made the collection.
         """
-        if not isinstance(records, RecordReader) or not records.splits:
+        if not isinstance(records, RecordReader):
+            return None
+        records.kept_fields = kept_fields(self._settings)
+        if not records.splits:
             return None
         embedder = self._active.last
         records.count_with(embedder.count_tokens, embedder.context.identity.max_length)
@@ -625,6 +630,15 @@ class Collection(ProcessBound):
         reading = self.prepare_reader(records)
         if reading is not None and reading != reading_of(self._settings):
             self.store.update_settings({READING: reading.settings()})
+            self._settings = self.store.manifest().settings
+
+    def _keep_fields(self, records: Iterable[Record]) -> None:
+        """Keep the fields that a reader was given, once it has read files of records by them."""
+        if not isinstance(records, RecordReader) or records.fields.described not in records.read_by:
+            return
+        given = records.fields.settings()
+        if given and given != self._settings.get(FIELDS):
+            self.store.update_settings({FIELDS: given})
             self._settings = self.store.manifest().settings
 
     @named_keywords
