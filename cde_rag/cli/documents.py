@@ -30,10 +30,12 @@ from cde_rag.cli.output import (
     print_json,
     printable,
     shown_place,
+    titled,
 )
 from cde_rag.errors import CDEError, StoreError, counted
 
 if TYPE_CHECKING:
+    from cde_rag.collection.contents import StoredDocument
     from cde_rag.records import Record
     from cde_rag.stores.store import Store
 
@@ -101,34 +103,41 @@ def list_(
 ) -> None:
     """List the documents of a collection with their numbers of passages. Reads all passages; needs no model.
 
-    A document is a file, or the records of one parent; a record without a parent is a document of its own.
+    A document is a file, or the records of one parent. A record without a parent is a document of its own, with its
+    title or first words, and its id; for an id that nobody gave stands its file and row, and --json has the id.
 
     \b
     Examples:
       cde-rag list docs.faiss
       cde-rag list docs.faiss --where '{"source": {"contains": "guide/"}}'
     """
-    from cde_rag.readers.passages import document_name
+    from cde_rag.collection.contents import StoredDocument, count_passage
 
-    counts, titles = dict[str, int](), dict[str, str]()
+    documents = dict[str, StoredDocument]()
     with contextlib.closing(existing(collection, tenant)) as store:
         key: str | None = store.manifest().settings["parent_key"]
         for row in store.scroll(where=where):
-            name = document_name(row.record, key)
-            counts[name] = counts.get(name, 0) + 1
-            titles.setdefault(name, row.record.title)
-        nothing = "" if counts else explain_no_hits(store, where, None, "vectors")
+            count_passage(documents, row.record, key)
+        nothing = "" if documents else explain_no_hits(store, where, None, "vectors")
     if as_json:
-        found = [{"name": name, "title": titles[name], "passages": count} for name, count in counts.items()]
+        found = [{"name": one.name, "title": one.title, "passages": one.passages} for one in documents.values()]
         print_json({"documents": found})
         return
     width = shutil.get_terminal_size(WHOLE).columns - 9
-    for name, count in counts.items():
-        typer.echo(f"{count:7,}  {one_line(name, width)}")
+    for one in documents.values():
+        typer.echo(f"{one.passages:7,}  {_listed(one, width)}")
     if nothing:
         typer.echo(f"No documents: {nothing}", err=True)
         return
-    typer.echo(f"{counted(len(counts), 'document')}, {counted(sum(counts.values()), 'passage')}.", err=True)
+    passages = counted(sum(one.passages for one in documents.values()), "passage")
+    typer.echo(f"{counted(len(documents), 'document')}, {passages}.", err=True)
+
+
+def _listed(document: "StoredDocument", width: int) -> str:
+    """Return a document in words, of at most `width` characters: its name, or the label of a record, and its id."""
+    if document.where is not None:
+        return one_line(document.name, width)
+    return titled(document.label, document.place if document.is_digest and document.place else document.name, width)
 
 
 def get(
