@@ -5,6 +5,7 @@ Long because every method documents its arguments and errors; the procedures are
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast, overload
@@ -24,7 +25,7 @@ from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, StoreError, counted, warn_of_old_name
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, counted, warn_of_old_name
 from cde_rag.indexing import recontextualization
 from cde_rag.indexing.audit import SAMPLE, Audit, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
@@ -249,29 +250,30 @@ class Collection(ProcessBound):
         *sources: str | Path,
         fields: Fields | None = None,
         store: Store | str | Path | None = None,
-        model: "AnyModel" = "cde-mini",
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         on_progress: Callable[[Progress], None] | None = None,
     ) -> "Collection":
-        """Make a collection of files and folders, as `cde-rag index` makes it without options.
+        """Make a collection of files and folders, or bring one up to date, as `cde-rag index` does without options.
 
-        A file of a folder that cannot be read is left out.
-
-        To bring it up to date with changed files, call `collection.add_records(RecordReader(*sources, fields=fields))`.
+        A file of a folder that cannot be read is left out. A collection that is there keeps its context; changed
+        files are embedded anew, and passages of files that are gone stay.
 
         Args:
             sources: At least one, as in `cde_rag.readers.RecordReader`: folders, text files, files of records.
             fields: Fields of rows that hold id, text and title, such as `Fields(text="body", title="subject")`.
-            store: As in `from_texts`, like `model`, `options` and `on_progress`.
-            model: The model.
+                A collection keeps them.
+            store: As in `from_texts`, like `options` and `on_progress`; or the place of a collection that is there.
+            model: As in `from_texts`. None: the collection's own, or cde-mini of a new one.
             options: Device, dtype, runtime, batch size and pool of workers.
             on_progress: Called after each write, every few seconds.
 
         Raises:
+            ContextMismatchError: The collection was made with another model.
             CorpusError: A source that does not exist or, named itself, cannot be read, or no text in any; nothing is
-                made.
+                written.
             MissingExtraError: No store is given, and faiss is not installed; or a file needs the extra `documents`.
-            StoreError: There is a collection already: `Collection.open(…)`.
+            StoreError: The collection is damaged, or cannot be written.
             TypeError: No source.
 
         Warns:
@@ -293,14 +295,21 @@ class Collection(ProcessBound):
             raise TypeError(
                 'Expected files or folders, found none: Collection.from_files("docs/", store="docs.faiss").'
             )
-        place = _new_store(store)
-        loaded = as_model(model, options)
+        place = temporary_store() if store is None else _store_at(store)
         reader = RecordReader(*sources, fields=fields, skip_bad="in folders", guess_encoding=True)
-        reader.count_with(partial(loaded.count_tokens, windows=False), loaded.identity.max_length)
-        sample = (embedded_text(record) for record in reader)
-        context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")
-        embedder = ContextualEmbedder(loaded, context, options=options.of_loaded)
-        made = cls.create(place, embedder, parent_key=reader.fields.parent if embedder.max_siblings else None)
+        if place.exists():
+            made = cls.open(place, model=model, options=options)
+            reader.fields = replace(reader.fields, parent=made.parent_key)
+            made.prepare_reader(reader)
+            if not sum(1 for _ in reader) and not reader.skipped:  # all are read: a bad record is reported first
+                raise CorpusError(f"{', '.join(map(str, sources))}: expected documents, found none.")
+        else:
+            loaded = as_model(model or "cde-mini", options)
+            reader.count_with(partial(loaded.count_tokens, windows=False), loaded.identity.max_length)
+            sample = (embedded_text(record) for record in reader)
+            context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")
+            embedder = ContextualEmbedder(loaded, context, options=options.of_loaded)
+            made = cls.create(place, embedder, parent_key=reader.fields.parent if embedder.max_siblings else None)
         made.add_records(reader, on_progress=on_progress)
         reader.warn_of_unread()
         return made
@@ -1202,7 +1211,7 @@ def _new_store(place: Store | str | Path | None) -> Store:
     """Return a store that holds no collection yet; of None a temporary folder."""
     store = temporary_store() if place is None else _store_at(place)
     if store.exists():
-        raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")
+        raise StoreError(f"Expected no collection, found one in {store}. Add to it: Collection.open(…).add(texts).")
     return store
 
 

@@ -42,7 +42,7 @@ def test_rows_without_ids_are_listed_by_title_or_words_with_file_and_row(run, tm
     (tmp_path / "tables/ids.jsonl").write_text('{"id": "7", "text": "a river"}\n')
     run("index", tmp_path / "tables", tmp_path / "p")
     lines = run("list", tmp_path / "p").stdout.splitlines()
-    words = f"{' '.join(['bank'] * 15)}…"
+    words = f"{' '.join(['bank'] * 16)}…"
     assert lines == [
         "      1  a river  [7]",
         "      1  Boats  [tables/rows.csv, row 2]",
