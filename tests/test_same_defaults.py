@@ -156,9 +156,9 @@ def test_files_make_a_collection_or_none_and_bring_it_up_to_date(tmp_path: Path,
         assert made.embedder.fingerprint == fingerprint
     with Collection.from_files(*both, store=tmp_path / "notes", model=tiny_folder) as made:
         assert made.count() == 2
+        (tmp_path / "a.md").write_text("A boat again.")
+        (tmp_path / "rows.csv").write_text('body\na river\n""\n')
         with pytest.raises(CorpusError, match=r"rows\.csv, line 3"):
-            (tmp_path / "a.md").write_text("A boat again.")
-            (tmp_path / "rows.csv").write_text('body\na river\n""\n')
             Collection.from_files(*both, store=tmp_path / "notes", model=tiny_folder)
         assert [record.text for record in made.scroll()] == ["A bank.", "a river"]
     with pytest.raises(ContextMismatchError):

@@ -70,11 +70,11 @@ def inspect(
     size, changed = _at_rest(store)
     inspection = inspect_store(store)
     fields = asdict(inspection)
-    own = {"documents": fields["documents"], "sources": _count_documents(store), "disk_bytes": size, "changed": changed}
-    fields = {**own, **fields}
+    matching = {} if where is None else {"matching": store.count(where)}
+    own = {"documents": fields["documents"], **matching, "sources": _count_documents(store)}
+    fields = {**own, "disk_bytes": size, "changed": changed, **fields}
     if where is not None:
-        fields["matching"] = store.count(where)
-        if not fields["matching"]:
+        if not matching["matching"]:
             typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
     erasures = [asdict(one) for one in find_erasures(store)] if erasure else []
     if as_json:
