@@ -17,6 +17,7 @@ from test_writing import Embedder
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder
+from cde_rag.indexing import replacement
 from cde_rag.indexing.replacement import missing_tables, stale_rows
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
@@ -201,7 +202,10 @@ def test_readers_without_fields_read_by_those_that_the_collection_keeps(tmp_path
         assert [record.text for record in RecordReader(tmp_path / "a.parquet")] == ["b", "c"]
 
 
-def test_a_table_that_left_its_folder_is_named(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_table_that_left_its_folder_is_named(
+    tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of more than are looked at one by one."""
     folder = tmp_path / "docs"
     write(folder / "page.md", 2)
     for name in ("a.csv", "b.csv"):
@@ -213,7 +217,9 @@ def test_a_table_that_left_its_folder_is_named(tmp_path: Path, embedder: Embedde
         for name in ("a.csv", "b.csv"):
             (folder / name).unlink()
             papers.add_records(reader)
-        assert missing_tables(papers.store, reader) == ["docs/a.csv", "docs/b.csv"]
+        for most in (1_000, 1, 0):
+            monkeypatch.setattr(replacement, "_MOST_TABLES", most)
+            assert missing_tables(papers.store, reader) == ["docs/a.csv", "docs/b.csv"]
 
 
 def test_standard_input_names_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

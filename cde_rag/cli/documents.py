@@ -73,9 +73,8 @@ def inspect(
     matching = {} if where is None else {"matching": store.count(where)}
     own = {"documents": fields["documents"], **matching, "sources": _count_documents(store)}
     fields = {**own, "disk_bytes": size, "changed": changed, **fields}
-    if where is not None:
-        if not matching["matching"]:
-            typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
+    if where is not None and not matching["matching"]:
+        typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
     erasures = [asdict(one) for one in find_erasures(store)] if erasure else []
     if as_json:
         print_json(fields | {"erasure": erasures} if erasure else fields)

@@ -115,10 +115,11 @@ def print_unread(reader: "RecordReader") -> None:
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import as_text_options, beir_remedy
 
-    if unread := reader.unread():
+    unread, lacking = reader.unread()
+    if unread:
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
         remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
-        if lacking := reader.tables_without_texts():
+        if lacking:
             field = f"without a field {reader.fields.text!r}"
             some = "; ".join(f"{path} has {', '.join(found)}" for path, found in [*lacking.items()][:_TABLES])
             remedy += f" Files of rows {field} are left out ({some}); --fields text=FIELD names theirs."

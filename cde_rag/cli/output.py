@@ -317,7 +317,7 @@ def nothing_new(size: int) -> str:
 def explain_no_hits(
     store: "Store", where: Mapping[str, Any] | None, group_by: str | None, by: str, *, narrowed: bool = False
 ) -> str:
-    """Return an explanation of an empty result, with a passage's metadata to show its fields and types.
+    """Return an explanation of an empty result, with the fields that there are, or a passage's with their types.
 
     Args:
         store: The searched store.
@@ -327,6 +327,7 @@ def explain_no_hits(
         narrowed: True if the search had an offset or a least score.
     """
     from cde_rag.field_names import GROUPS, value_at
+    from cde_rag.search.searcher import common_fields
 
     all_, matching = store.count(), store.count(where)
     one = _first(store)
@@ -337,7 +338,7 @@ def explain_no_hits(
             having = _first(store, {field: {"exists": True}})
             if having is not None:
                 return f"0 of {all_:,} passages match {field!r}. The first that has it: {_metadata(having)}"
-            return f"no passage has the field {field!r}. The first passage has {_metadata(one)}"
+            return f"no passage has the field {field!r}. {common_fields(store)}"
     example = f"The first passage has {_metadata(one)}"
     if not matching:
         return f"0 of {all_:,} passages match the filter. {example}"

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache, partial
 from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from cde_rag._files import given_path, written
 from cde_rag._validation import check_list, check_positive
@@ -60,6 +60,18 @@ REPORTS = 20  # reasons of bad records that are remembered in words; all records
 _PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
 _TEXT_BITS: Final = 64
 _MASK: Final = (1 << _TEXT_BITS) - 1
+
+
+class UnreadFiles(NamedTuple):
+    """Files in folders that are not read.
+
+    Attributes:
+        kinds: Number of the files by suffix.
+        tables: Files of records that lack the field of texts, each with the fields that it has.
+    """
+
+    kinds: Counter[str]
+    tables: dict[Path, list[str]]
 
 
 class RecordReader:
@@ -264,7 +276,7 @@ class RecordReader:
             UnreadFilesWarning: Bad records or files were left out, also files of records without the field of texts, or
                 files were read in a guessed encoding.
         """
-        if lacking := self.tables_without_texts():
+        if lacking := self.unread().tables:
             path, found = next(iter(lacking.items()))
             files = f"{counted(len(lacking), 'file')} of rows without a field {self.fields.text!r}"
             warn_user(
@@ -297,24 +309,22 @@ class RecordReader:
         """Return True if a fault at this place is counted and stops nothing."""
         return self.skip_bad is True or (bool(self.skip_bad) and self._is_file_of_folder(where))
 
-    def unread(self) -> Counter[str]:
-        """Count the files in the folders that are not read, by suffix; each once, also in a folder inside another."""
+    def unread(self) -> UnreadFiles:
+        """Return the files in the folders that are not read; each once, also in a folder inside another."""
         reading = self.rules().reading if self.folders else NEWEST
-        inside = [folder_files(folder, self._as_text, reading) for folder in self.folders]
+        inside = {folder: folder_files(folder, self._as_text, reading) for folder in self.folders}
         place = partial(_place, {})
-        rows = [
-            path for folder, files in zip(self.folders, inside, strict=True) for path in self._tables(folder, files)
-        ]
-        read = {place(path) for path in (*self._sources, *rows, *(path for files in inside for path in files.readable))}
-        unread = {place(path): kind for files in inside for path, kind in files.unread.items()}
-        return Counter(kind for path, kind in unread.items() if path not in read)
-
-    def tables_without_texts(self) -> dict[Path, list[str]]:
-        """Return the files of records in the folders that lack the field of texts, each with the fields that it has."""
-        reading = self.rules().reading if self.folders else NEWEST
-        inside = [folder_files(each, self._as_text, reading) for each in self.folders if not beir_remedy(each)]
-        found = {path: (names, fields) for files in inside for path, fields, names in self._tables_of(files)}
-        return {path: names for path, (names, fields) in sorted(found.items()) if names and fields.text not in names}
+        read, lacking = set(map(place, self._sources)), dict[Path, list[str]]()
+        for folder, files in inside.items():
+            read.update(map(place, files.readable))
+            for path, fields, names in () if beir_remedy(folder) else self._tables_of(files):
+                if fields.text in names:
+                    read.add(place(path))
+                elif names:
+                    lacking[path] = names
+        unread = {place(path): kind for files in inside.values() for path, kind in files.unread.items()}
+        kinds = Counter(kind for path, kind in unread.items() if path not in read)
+        return UnreadFiles(kinds, dict(sorted(lacking.items())))
 
     @property
     def read_tables(self) -> list[TableFile]:
