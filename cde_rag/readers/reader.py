@@ -196,7 +196,7 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[Record]:
         self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
-        self.guessed, self.bad_files, self._refused, self.read_by = [], [], False, set()
+        self.guessed, self.bad_files, self._refused, self.read_by = [], [], False, set[str]()
         self.documents.clear()
         self.good_tables, self._read_ids, self._files = [], {}, []
         stopped = False
