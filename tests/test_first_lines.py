@@ -113,6 +113,17 @@ def test_an_unknown_keyword_is_answered_with_those_that_there_are(notes: Collect
         notes.search("river", colour=1)  # pyright: ignore[reportCallIssue]
 
 
+def test_a_wrong_field_is_answered_with_the_commonest_ones(tmp_path: Path, tiny_folder: Path) -> None:
+    """The first records may be parts of a notebook, with fields that no others have."""
+    cells = [{"source": "a.ipynb", "cell": n} for n in range(2)]
+    pages = [{"source": "b.md", "line": n, "author": {"name": "Ann"}} for n in range(5)]
+    texts = [f"river {n}" for n in range(7)]
+    with Collection.from_texts(texts, metadata=[*cells, *pages], store=tmp_path / "p", model=tiny_folder) as made:
+        expected = "The commonest fields: 'source', 'author', 'author.name', 'line', 'cell'"
+        with pytest.warns(UnknownFieldWarning, match=f"'yaer' of the filter. {expected}"):
+            made.search("river", where={"yaer": 1})
+
+
 def test_a_field_that_no_record_has_is_warned_of_at_the_callers_line(notes: Collection):
     for search, name in (
         (notes.search, "yaer"),
@@ -120,7 +131,7 @@ def test_a_field_that_no_record_has_is_warned_of_at_the_callers_line(notes: Coll
         (notes.searcher("hybrid").search, "eyar"),
     ):
         with pytest.warns(
-            UnknownFieldWarning, match=f"No record has the field '{name}' of the filter. The first has 'year'"
+            UnknownFieldWarning, match=f"No record has the field '{name}' of the filter. The commonest fields: 'year'"
         ) as told:
             assert search("river", where={name: 2003}) == []
         assert [warning.filename for warning in told] == [__file__]

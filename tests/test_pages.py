@@ -128,7 +128,7 @@ def test_code_is_read_where_most_texts_are_code_or_where_it_is_asked_for(tmp_pat
 
     assert names() == ["docs/more.md", "docs/read.md"]
     assert names(ReadingRules(tokens=160, code=True)) == ["docs/a.py", "docs/more.md", "docs/read.md"]
-    assert RecordReader(docs).unread()[".py"] == 1
+    assert RecordReader(docs).unread().kinds[".py"] == 1
     for number in range(3):
         (docs / f"{number}.py").write_text("a = 1\n")
     assert "docs/a.py" in names()

@@ -764,7 +764,7 @@ def test_files_of_records_in_a_folder_are_read_if_they_have_texts(tmp_path: Path
         ("p", "Of Parquet."),
     ]
     assert next(record for record in reader if record.id == "1").metadata == {"year": 2019}
-    assert reader.unread() == {".csv": 1, ".json": 1}
+    assert reader.unread().kinds == {".csv": 1, ".json": 1}
     assert len(list(RecordReader(tmp_path / "docs", fields=Fields(text="value")))) == 2
 
 
@@ -837,7 +837,7 @@ def test_files_without_a_suffix_are_read_as_text_if_that_is_said(tmp_path: Path)
     readme = written(tmp_path, "docs/README", b"Read me.")
     written(tmp_path, "docs/a.md", b"A page.")
     reader = RecordReader(tmp_path / "docs")
-    assert ([record.text for record in reader], reader.unread()) == (["A page."], {"no suffix": 1})
+    assert ([record.text for record in reader], reader.unread().kinds) == (["A page."], {"no suffix": 1})
     assert len(list(RecordReader(tmp_path / "docs", as_text=["."]))) == 2
     with pytest.raises(CorpusError, match=r"add: --as-text \."):
         RecordReader(readme)
@@ -1032,9 +1032,9 @@ def test_source_code_is_read_as_text_where_its_suffix_is_named(tmp_path: Path) -
     code = written(tmp_path, "src/app.py", b'"""Doc."""\n\n\ndef create_path(name):\n    return name\n')
     written(tmp_path, "src/readme.md", b"# About\n\nA program.")
     written(tmp_path, "src/page.html", b"<p>Kept as it is.</p>")
-    assert RecordReader(code.parent).unread()[".py"] == 1
+    assert RecordReader(code.parent).unread().kinds[".py"] == 1
     reader = RecordReader(code.parent, as_text=[".PY", ".html"])
-    assert reader.unread() == {}
+    assert reader.unread().kinds == {}
     found = {record.metadata["source"]: record for record in reader}
     assert set(found) == {"src/app.py", "src/readme.md", "src/page.html"}
     assert found["src/app.py"].text == code.read_text().strip()

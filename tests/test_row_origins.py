@@ -17,6 +17,7 @@ from test_writing import Embedder
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder
+from cde_rag.indexing import replacement
 from cde_rag.indexing.replacement import missing_tables, stale_rows
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
@@ -184,7 +185,27 @@ def test_stale_rows_are_counted_by_their_file(tmp_path: Path, embedder: Embedder
         assert papers.count() == 8
 
 
-def test_a_table_that_left_its_folder_is_named(tmp_path: Path, embedder: Embedder) -> None:
+def test_readers_without_fields_read_by_those_that_the_collection_keeps(tmp_path: Path, embedder: Embedder) -> None:
+    """Files of each format that have them; one that lacks them is read by the default ones."""
+    rows = [{"key": "t1", "body": "a boat", "text": "b"}, {"key": "t2", "body": "a bank", "text": "c"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"key": f"u{n}", "body": WORDS[n]}) + "\n" for n in range(3)))
+    (tmp_path / "c.csv").write_text("id,text\np1,a river\n")
+    with created(tmp_path / "all", embedder) as collection:
+        collection.add_records(RecordReader(tmp_path / "a.parquet", fields=Fields(id="key", text="body")))
+        assert collection.inspect().fields == {"id": "key", "text": "body"}
+        assert collection.add_records(RecordReader(tmp_path / "a.parquet")).unchanged == 2
+        reader = RecordReader(tmp_path / "b.jsonl", tmp_path / "c.csv")
+        assert collection.add_records(reader).added == 4
+        assert {record.id for record in collection.scroll()} == {"t1", "t2", "u0", "u1", "u2", "p1"}
+        assert RecordReader(tmp_path / "a.parquet").kept_fields is None
+        assert [record.text for record in RecordReader(tmp_path / "a.parquet")] == ["b", "c"]
+
+
+def test_a_table_that_left_its_folder_is_named(
+    tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of more than are looked at one by one."""
     folder = tmp_path / "docs"
     write(folder / "page.md", 2)
     for name in ("a.csv", "b.csv"):
@@ -196,7 +217,9 @@ def test_a_table_that_left_its_folder_is_named(tmp_path: Path, embedder: Embedde
         for name in ("a.csv", "b.csv"):
             (folder / name).unlink()
             papers.add_records(reader)
-        assert missing_tables(papers.store, reader) == ["docs/a.csv", "docs/b.csv"]
+        for most in (1_000, 1, 0):
+            monkeypatch.setattr(replacement, "_MOST_TABLES", most)
+            assert missing_tables(papers.store, reader) == ["docs/a.csv", "docs/b.csv"]
 
 
 def test_standard_input_names_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cde_rag import AsyncCollection, Collection
 from cde_rag.cli import app, collections
-from cde_rag.errors import CorpusError, StoreError, UnreadFilesWarning
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, UnreadFilesWarning
 from cde_rag.models.one_way import checkpoint as checkpoints
 from cde_rag.readers import Fields
 from cde_rag.server.chat_routes import ChatRequest
@@ -137,7 +137,7 @@ def test_a_file_of_rows_is_read_by_its_fields_or_named(tmp_path: Path, tiny_fold
         assert made.parent_key == "source"
 
 
-def test_files_make_a_new_collection_or_none(tmp_path: Path, tiny_folder: Path) -> None:
+def test_files_make_a_collection_or_none_and_bring_it_up_to_date(tmp_path: Path, tiny_folder: Path) -> None:
     (tmp_path / "a.md").write_text("A boat.")
     with pytest.raises(TypeError, match="model"):
         Collection.from_files(tmp_path / "a.md", modell=tiny_folder)  # pyright: ignore[reportCallIssue]
@@ -146,9 +146,25 @@ def test_files_make_a_new_collection_or_none(tmp_path: Path, tiny_folder: Path) 
     with pytest.raises(CorpusError, match=r"missing\.md"):
         Collection.from_files(tmp_path / "missing.md", store=tmp_path / "notes", model=tiny_folder)
     assert not (tmp_path / "notes").exists()
-    Collection.from_files(tmp_path / "a.md", store=tmp_path / "notes", model=tiny_folder).close()
-    with pytest.raises(StoreError, match="Expected no collection, found one"):
-        Collection.from_files(tmp_path / "a.md", store=tmp_path / "notes", model=tiny_folder)
+    with Collection.from_files(tmp_path / "a.md", store=tmp_path / "notes", model=tiny_folder) as made:
+        fingerprint = made.embedder.fingerprint
+    (tmp_path / "a.md").write_text("A bank.")
+    (tmp_path / "rows.csv").write_text("body\na river\n")
+    both, fields = (tmp_path / "a.md", tmp_path / "rows.csv"), Fields(text="body")
+    with Collection.from_files(*both, fields=fields, store=tmp_path / "notes", model=tiny_folder) as made:
+        assert [record.text for record in made.scroll()] == ["A bank.", "a river"]
+        assert made.embedder.fingerprint == fingerprint
+    with Collection.from_files(*both, store=tmp_path / "notes", model=tiny_folder) as made:
+        assert made.count() == 2
+        (tmp_path / "a.md").write_text("A boat again.")
+        (tmp_path / "rows.csv").write_text('body\na river\n""\n')
+        with pytest.raises(CorpusError, match=r"rows\.csv, line 3"):
+            Collection.from_files(*both, store=tmp_path / "notes", model=tiny_folder)
+        assert [record.text for record in made.scroll()] == ["A bank.", "a river"]
+    with pytest.raises(ContextMismatchError):
+        Collection.from_files(tmp_path / "a.md", store=tmp_path / "notes", model="cde-mini")
+    with pytest.raises(StoreError, match=r"Expected no collection, found one.*\.add\(texts\)"):
+        Collection.from_texts(["A boat."], store=tmp_path / "notes", model=tiny_folder)
 
 
 def test_the_default_is_written_in_every_signature() -> None:

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from cde_rag.stores.store import Store
     from cde_rag.stores.tenant_stores import TenantStores
 
+_FULL = (
+    "Print full texts, with their line breaks. [default: on a terminal the lines with most words of the query, in a "
+    "pipe each text on one line]"
+)
 ModelOption = Annotated[
     str | None,
     typer.Option(help="Model of the collection, if its stored name does not find it: a folder, or a model of an API."),
@@ -167,7 +171,7 @@ def search(
         int | None,
         typer.Option(min=0, max=_MOST, help="Milliseconds of reranking, with --rerank.  [default: no limit]"),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Print full texts, with their line breaks.")] = False,
+    full: Annotated[bool, typer.Option("--full", help=_FULL)] = False,
     text: TextOption = None,
     vector: VectorOption = None,
     tenant: TenantOption = None,

@@ -212,7 +212,7 @@ def _canary(questions: "list[JudgedQuestion]", collection: "Collection", may_los
     if not all(each.by_id for each in questions):
         found = find_answers(questions, known_records(collection, questions), source="The canary", name="canary")
         if found.dropped:
-            why = ", ".join(f"{count} × {reason}" for reason, count in found.dropped.items())
+            why = "; ".join(found.dropped.in_words())
             raise CorpusError(
                 f"The canary: expected an answer in the collection for each question, found: {why}. Mend it."
             )

@@ -30,10 +30,12 @@ from cde_rag.cli.output import (
     print_json,
     printable,
     shown_place,
+    titled,
 )
 from cde_rag.errors import CDEError, StoreError, counted
 
 if TYPE_CHECKING:
+    from cde_rag.collection.contents import StoredDocument
     from cde_rag.records import Record
     from cde_rag.stores.store import Store
 
@@ -62,23 +64,24 @@ def inspect(
     """
     from cde_rag.collection.info import erasures as find_erasures
     from cde_rag.collection.info import inspect as inspect_store
+    from cde_rag.readers import Fields
 
     store = existing(collection, tenant)
     size, changed = _at_rest(store)
     inspection = inspect_store(store)
     fields = asdict(inspection)
-    own = {"documents": fields["documents"], "sources": _count_documents(store), "disk_bytes": size, "changed": changed}
-    fields = {**own, **fields}
-    if where is not None:
-        fields["matching"] = store.count(where)
-        if not fields["matching"]:
-            typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
+    matching = {} if where is None else {"matching": store.count(where)}
+    own = {"documents": fields["documents"], **matching, "sources": _count_documents(store)}
+    fields = {**own, "disk_bytes": size, "changed": changed, **fields}
+    if where is not None and not matching["matching"]:
+        typer.echo(f"No passages: {explain_no_hits(store, where, None, 'vectors')}", err=True)
     erasures = [asdict(one) for one in find_erasures(store)] if erasure else []
     if as_json:
         print_json(fields | {"erasure": erasures} if erasure else fields)
         return
     megabytes = None if size is None else f"{size / 1e6:,.1f} MB"
-    print_fields(fields | {"disk_bytes": megabytes, "reading": inspection.reading.described})
+    in_words = {"reading": inspection.reading.described, "fields": Fields(**inspection.fields).described or None}
+    print_fields(fields | {"disk_bytes": megabytes, **in_words})
     if inspection.newer_defaults:
         of_tenant = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
         typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}{of_tenant}", err=True)
@@ -99,34 +102,41 @@ def list_(
 ) -> None:
     """List the documents of a collection with their numbers of passages. Reads all passages; needs no model.
 
-    A document is a file, or the records of one parent; a record without a parent is a document of its own.
+    A document is a file, or the records of one parent. A record without a parent is a document of its own, with its
+    title or first words, and its id; for an id that nobody gave stands its file and row, and --json has the id.
 
     \b
     Examples:
       cde-rag list docs.faiss
       cde-rag list docs.faiss --where '{"source": {"contains": "guide/"}}'
     """
-    from cde_rag.readers.passages import document_name
+    from cde_rag.collection.contents import StoredDocument, count_passage
 
-    counts, titles = dict[str, int](), dict[str, str]()
+    documents = dict[str, StoredDocument]()
     with contextlib.closing(existing(collection, tenant)) as store:
         key: str | None = store.manifest().settings["parent_key"]
         for row in store.scroll(where=where):
-            name = document_name(row.record, key)
-            counts[name] = counts.get(name, 0) + 1
-            titles.setdefault(name, row.record.title)
-        nothing = "" if counts else explain_no_hits(store, where, None, "vectors")
+            count_passage(documents, row.record, key)
+        nothing = "" if documents else explain_no_hits(store, where, None, "vectors")
     if as_json:
-        found = [{"name": name, "title": titles[name], "passages": count} for name, count in counts.items()]
+        found = [{"name": one.name, "title": one.title, "passages": one.passages} for one in documents.values()]
         print_json({"documents": found})
         return
     width = shutil.get_terminal_size(WHOLE).columns - 9
-    for name, count in counts.items():
-        typer.echo(f"{count:7,}  {one_line(name, width)}")
+    for one in documents.values():
+        typer.echo(f"{one.passages:7,}  {_listed(one, width)}")
     if nothing:
         typer.echo(f"No documents: {nothing}", err=True)
         return
-    typer.echo(f"{counted(len(counts), 'document')}, {counted(sum(counts.values()), 'passage')}.", err=True)
+    passages = counted(sum(one.passages for one in documents.values()), "passage")
+    typer.echo(f"{counted(len(documents), 'document')}, {passages}.", err=True)
+
+
+def _listed(document: "StoredDocument", width: int) -> str:
+    """Return a document in words, of at most `width` characters: its name, or the label of a record, and its id."""
+    if document.where is not None:
+        return one_line(document.name, width)
+    return titled(document.label, document.place if document.is_digest and document.place else document.name, width)
 
 
 def get(

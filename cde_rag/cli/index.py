@@ -106,8 +106,8 @@ def index(
         typer.Option(
             parser=_field_names,
             metavar="id=FIELD,text=FIELD,title=FIELD",
-            help="Fields of records that have these roles, or some of them. [default: text and title; id, else _id, "
-            "else a digest of text and parent]",
+            help="Fields of records that have these roles, or some of them; kept, for files that have them. "
+            "[default: the collection's; else text and title, and id, _id or a digest of text and parent]",
         ),
     ] = None,
     id_field: Annotated[str | None, typer.Option(hidden=True)] = None,  # before --fields; goes in 1.0

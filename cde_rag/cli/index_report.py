@@ -111,14 +111,15 @@ def _result(path: str, documents: int, counts: dict[str, int]) -> str:
 
 
 def print_unread(reader: "RecordReader") -> None:
-    """Print how many files of the folders are not read, by suffix, guessed encodings, and empty files."""
+    """Print how many files of the folders are not read, by suffix, the kept fields, guessed encodings, empty files."""
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import as_text_options, beir_remedy
 
-    if unread := reader.unread():
+    unread, lacking = reader.unread()
+    if unread:
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
         remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
-        if lacking := reader.tables_without_texts():
+        if lacking:
             field = f"without a field {reader.fields.text!r}"
             some = "; ".join(f"{path} has {', '.join(found)}" for path, found in [*lacking.items()][:_TABLES])
             remedy += f" Files of rows {field} are left out ({some}); --fields text=FIELD names theirs."
@@ -127,6 +128,9 @@ def print_unread(reader: "RecordReader") -> None:
             remedy += f" To read them, add {options}."
         remedy += "".join(map(beir_remedy, reader.folders))
         _note(printable(f"Files not read: {kinds}.{remedy}"))
+    kept = reader.kept_fields
+    if kept is not None and kept.described in reader.read_by and not reader.fields.settings():
+        _note(printable(f"Fields of this collection: {kept.described}."))
     print_noted(reader)
 
 

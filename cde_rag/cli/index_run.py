@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -167,8 +168,13 @@ def _follow(reader: "RecordReader", stored: "ReadingRules", options: IndexOption
 
 def _check_found(reader: "RecordReader", options: IndexOptions) -> bool:
     """Refuse sources without documents; return True if the first one can be used."""
+    from cde_rag.readers.columns import kept_fields
     from cde_rag.readers.reading_rules import NEWEST
+    from cde_rag.stores.tenant_names import place_key
 
+    name = options.tenant
+    with closing(at(options.path) if name is None else tenant_stores(options.path).of(place_key(name))) as store:
+        reader.kept_fields = kept_fields(store.manifest().settings) if store.exists() else None
     _follow(reader, NEWEST, options)
     reader.count_with(lambda texts: sum(map(len, texts)), None)  # until the model is there
     first = next(iter(reader), None)
@@ -488,6 +494,7 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
     """
     from cde_rag import distributed
     from cde_rag.indexing.replacement import locate, missing_documents
+    from cde_rag.readers.columns import FIELDS, kept_fields
     from cde_rag.readers.reading_rules import NEWEST, READING, reading_of
 
     path, model = options.path, options.model
@@ -498,6 +505,7 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
             locate(reader, opened.store)
             _follow(reader, reading_of(opened.store.manifest().settings), options)
             reader.fields = replace(reader.fields, parent=opened.parent_key)
+            reader.kept_fields = kept_fields(opened.store.manifest().settings)
     else:
         _follow(reader, NEWEST, options)
     distributed.connect(None if address == "local" else address)
@@ -507,6 +515,7 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
         reading=reader.decided,
         model=model,
         max_line_bytes=reader.max_line_bytes,
+        kept_fields=reader.kept_fields,
         roots=reader.roots,
     )
     with progress_bar("index", "passages", shown=options.shown) as update:
@@ -522,7 +531,8 @@ def run_on_ray(reader: "RecordReader", options: IndexOptions, address: str) -> N
             workers=options.workers,
             on_progress=updating(update),
         )
-    at(path).update_settings({READING: reader.decided.settings()})
+    given = reader.fields.settings()
+    at(path).update_settings({READING: reader.decided.settings(), **({FIELDS: given} if given else {})})
     print_missing(missing_documents(at(path), reader))
     if "://" not in path:
         typer.echo(f"The shards stay in {path}.shards; delete the folder when no run needs them.", err=True)

@@ -115,11 +115,7 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
             section = ""
         stands = (hit.title, section)
         title = " · ".join(part for part in stands if part.strip())
-        line = name = one_line(hit.id, width)
-        if title:
-            room = width - len(f"  [{name}]")
-            line = one_line(title, room) + f"  [{name}]" if room >= SHORTEST else one_line(f"{title}  [{name}]", width)
-        typer.echo(f"{hit.score:6.3f}  {line}")
+        typer.echo(f"{hit.score:6.3f}  {titled(title, hit.id, width) if title else one_line(hit.id, width)}")
         lines = _wrapped(hit.text, max(SHORTEST, width - 4)) if full or on_terminal else [one_line(hit.text, width)]
         shown = lines if full else _snippet(lines, words)
         if (place := _place(hit)) is not None:
@@ -127,6 +123,13 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
             typer.echo(f"{'':8}{printable(place)}{columns and f' {columns}'}")
         for text in shown:
             typer.echo(f"{'':8}{_marked(text, words) if on_terminal else text}".rstrip())
+
+
+def titled(title: str, name: str, width: int) -> str:
+    """Return a title with a name in brackets, on one line of at most `width` characters; the title is cut first."""
+    name = one_line(name, width)
+    room = width - len(f"  [{name}]")
+    return one_line(title, room) + f"  [{name}]" if room >= SHORTEST else one_line(f"{title}  [{name}]", width)
 
 
 def _columns(hit: "Hit") -> list[str]:
@@ -314,7 +317,7 @@ def nothing_new(size: int) -> str:
 def explain_no_hits(
     store: "Store", where: Mapping[str, Any] | None, group_by: str | None, by: str, *, narrowed: bool = False
 ) -> str:
-    """Return an explanation of an empty result, with a passage's metadata to show its fields and types.
+    """Return an explanation of an empty result, with the fields that there are, or a passage's with their types.
 
     Args:
         store: The searched store.
@@ -324,6 +327,7 @@ def explain_no_hits(
         narrowed: True if the search had an offset or a least score.
     """
     from cde_rag.field_names import GROUPS, value_at
+    from cde_rag.search.searcher import common_fields
 
     all_, matching = store.count(), store.count(where)
     one = _first(store)
@@ -334,7 +338,7 @@ def explain_no_hits(
             having = _first(store, {field: {"exists": True}})
             if having is not None:
                 return f"0 of {all_:,} passages match {field!r}. The first that has it: {_metadata(having)}"
-            return f"no passage has the field {field!r}. The first passage has {_metadata(one)}"
+            return f"no passage has the field {field!r}. {common_fields(store)}"
     example = f"The first passage has {_metadata(one)}"
     if not matching:
         return f"0 of {all_:,} passages match the filter. {example}"

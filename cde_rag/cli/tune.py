@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
-from cde_rag.cli.output import JsonOption, print_json, shown_place
+from cde_rag.cli.output import JsonOption, print_json, printable, shown_place
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -90,8 +90,8 @@ def _chosen(collection: "Collection", judged: Path, split: str) -> "WeightChoice
     questions = read_judged_questions(judged, split=split)
     found = find_answers(questions, known_records(collection, questions), source=str(judged), name="collection")
     if left := len(questions) - len(found.queries.ids):
-        why = ", ".join(f"{count} × {reason}" for reason, count in found.dropped.items())
-        typer.echo(f"{left} of {len(questions)} questions are left out: {why}.", err=True)
+        why = "; ".join(found.dropped.in_words())
+        typer.echo(printable(f"{left} of {len(questions)} questions are left out: {why}."), err=True)
     return tuned_weight(collection.searcher, found.queries, current=collection.inspect().hybrid_weight)
 
 

@@ -290,11 +290,11 @@ class AsyncCollection(ProcessBound):
         *sources: str | Path,
         fields: Fields | None = None,
         store: Store | str | Path | None = None,
-        model: "AnyModel" = "cde-mini",
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         on_progress: Callable[[Progress], None] | None = None,
     ) -> "AsyncCollection":
-        """Make a collection of files and folders; see `Collection.from_files`."""
+        """Make a collection of files and folders, or bring one up to date; see `Collection.from_files`."""
         made = await asyncio.to_thread(
             Collection.from_files,
             *sources,

@@ -5,6 +5,7 @@ Long because every method documents its arguments and errors; the procedures are
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast, overload
@@ -24,7 +25,7 @@ from cde_rag.context.sampling import Strategy
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.contextual import AnyModel
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, StoreError, counted, warn_of_old_name
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, counted, warn_of_old_name
 from cde_rag.indexing import recontextualization
 from cde_rag.indexing.audit import SAMPLE, Audit, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
@@ -37,6 +38,7 @@ from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.indexing.upsert_plan import first_records
 from cde_rag.readers import Fields, ReadingRules, RecordReader
+from cde_rag.readers.columns import FIELDS, kept_fields
 from cde_rag.readers.reading_rules import READING, reading_of
 from cde_rag.records import Hit, Record, embedded_text, from_columns
 from cde_rag.search.calibration import ScoreCalibration, calibrate, calibrate_or_warn, calibrated_at
@@ -248,29 +250,30 @@ class Collection(ProcessBound):
         *sources: str | Path,
         fields: Fields | None = None,
         store: Store | str | Path | None = None,
-        model: "AnyModel" = "cde-mini",
+        model: "AnyModel | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
         on_progress: Callable[[Progress], None] | None = None,
     ) -> "Collection":
-        """Make a collection of files and folders, as `cde-rag index` makes it without options.
+        """Make a collection of files and folders, or bring one up to date, as `cde-rag index` does without options.
 
-        A file of a folder that cannot be read is left out.
-
-        To bring it up to date with changed files, call `collection.add_records(RecordReader(*sources, fields=fields))`.
+        A file of a folder that cannot be read is left out. A collection that is there keeps its context; changed
+        files are embedded anew, and passages of files that are gone stay.
 
         Args:
             sources: At least one, as in `cde_rag.readers.RecordReader`: folders, text files, files of records.
             fields: Fields of rows that hold id, text and title, such as `Fields(text="body", title="subject")`.
-            store: As in `from_texts`, like `model`, `options` and `on_progress`.
-            model: The model.
+                A collection keeps them.
+            store: As in `from_texts`, like `options` and `on_progress`; or the place of a collection that is there.
+            model: As in `from_texts`. None: the collection's own, or cde-mini of a new one.
             options: Device, dtype, runtime, batch size and pool of workers.
             on_progress: Called after each write, every few seconds.
 
         Raises:
+            ContextMismatchError: The collection was made with another model.
             CorpusError: A source that does not exist or, named itself, cannot be read, or no text in any; nothing is
-                made.
+                written.
             MissingExtraError: No store is given, and faiss is not installed; or a file needs the extra `documents`.
-            StoreError: There is a collection already: `Collection.open(…)`.
+            StoreError: The collection is damaged, or cannot be written.
             TypeError: No source.
 
         Warns:
@@ -292,15 +295,22 @@ class Collection(ProcessBound):
             raise TypeError(
                 'Expected files or folders, found none: Collection.from_files("docs/", store="docs.faiss").'
             )
-        place = _new_store(store)
-        loaded = as_model(model, options)
+        place = temporary_store() if store is None else _store_at(store)
         reader = RecordReader(*sources, fields=fields, skip_bad="in folders", guess_encoding=True)
-        count_tokens = partial(loaded.count_tokens, windows=False)
-        reader.count_with(count_tokens, loaded.identity.max_length, identity=loaded.identity)
-        sample = (embedded_text(record) for record in reader)
-        context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")
-        embedder = ContextualEmbedder(loaded, context, options=options.of_loaded)
-        made = cls.create(place, embedder, parent_key=reader.fields.parent if embedder.max_siblings else None)
+        if place.exists():
+            made = cls.open(place, model=model, options=options)
+            reader.fields = replace(reader.fields, parent=made.parent_key)
+            made.prepare_reader(reader)
+            if not sum(1 for _ in reader) and not reader.skipped:  # all are read: a bad record is reported first
+                raise CorpusError(f"{', '.join(map(str, sources))}: expected documents, found none.")
+        else:
+            loaded = as_model(model or "cde-mini", options)
+            count_tokens = partial(loaded.count_tokens, windows=False)
+            reader.count_with(count_tokens, loaded.identity.max_length, identity=loaded.identity)
+            sample = (embedded_text(record) for record in reader)
+            context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")
+            embedder = ContextualEmbedder(loaded, context, options=options.of_loaded)
+            made = cls.create(place, embedder, parent_key=reader.fields.parent if embedder.max_siblings else None)
         made.add_records(reader, on_progress=on_progress)
         reader.warn_of_unread()
         return made
@@ -484,6 +494,8 @@ class Collection(ProcessBound):
         A record is complete, as are the rows of files and tables: one without title or metadata removes those that are
         stored. `add` with ids changes texts alone.
 
+        The `fields` of a RecordReader are kept, and a later one without reads by them the files of rows that have them.
+
         Args:
             records: Records.
             embed: As in `add`, like `on_progress`.
@@ -502,10 +514,9 @@ class Collection(ProcessBound):
         self._keep_reading(records)
         prepared = _prepared(records, self._settings, self._active.last)
         later = _is_later(embed)
-        return self._finished(
-            self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later),
-            later=later,
-        )
+        report = self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later)
+        self._keep_fields(records)
+        return self._finished(report, later=later)
 
     def _finished(self, report: AddReport, *, later: bool) -> AddReport:
         """Note that records were added, and grow where that is due, unless their vectors are to be made later."""
@@ -609,7 +620,7 @@ class Collection(ProcessBound):
         return self._writer.plan(_prepared(records, self._settings, self._active.last), documents)
 
     def prepare_reader(self, records: Iterable[Record]) -> ReadingRules | None:
-        """Let a reader split files as this collection does, by its rules and its model's tokens, unless it has others.
+        """Let a reader read files as this collection does, by its rules, fields and tokens, unless it has others.
 
         `add_records` does so by itself; call it to see the passages before.
 
@@ -622,7 +633,10 @@ class Collection(ProcessBound):
         Raises:
             StoreFormatError: A newer version of the library made the collection.
         """
-        if not isinstance(records, RecordReader) or not records.splits:
+        if not isinstance(records, RecordReader):
+            return None
+        records.kept_fields = kept_fields(self._settings)
+        if not records.splits:
             return None
         embedder, identity = self._active.last, self._active.last.context.identity
         records.count_with(embedder.count_tokens, identity.max_length, identity=identity)
@@ -633,6 +647,15 @@ class Collection(ProcessBound):
         reading = self.prepare_reader(records)
         if reading is not None and reading != reading_of(self._settings):
             self.store.update_settings({READING: reading.settings()})
+            self._settings = self.store.manifest().settings
+
+    def _keep_fields(self, records: Iterable[Record]) -> None:
+        """Keep the fields that a reader was given, once it has read files of records by them."""
+        if not isinstance(records, RecordReader) or records.fields.described not in records.read_by:
+            return
+        given = records.fields.settings()
+        if given and given != self._settings.get(FIELDS):
+            self.store.update_settings({FIELDS: given})
             self._settings = self.store.manifest().settings
 
     @named_keywords
@@ -1203,7 +1226,7 @@ def _new_store(place: Store | str | Path | None) -> Store:
     """Return a store that holds no collection yet; of None a temporary folder."""
     store = temporary_store() if place is None else _store_at(place)
     if store.exists():
-        raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")
+        raise StoreError(f"Expected no collection, found one in {store}. Add to it: Collection.open(…).add(texts).")
     return store
 
 

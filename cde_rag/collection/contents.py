@@ -1,6 +1,7 @@
 """Contents of a collection: its documents, the metadata fields with their values, and headings to search for."""
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,12 +13,15 @@ from cde_rag.collection.collection import Collection
 from cde_rag.field_names import elements, field_name
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
 from cde_rag.readers.passages import UNITS, UPLOADED_KEY, document_name, document_of, file_of
-from cde_rag.records import Record, parent_of
+from cde_rag.readers.row_origin import TableFile, row_of
+from cde_rag.records import Record, default_id, parent_of
 from cde_rag.stores.store import Store
 
 MOST_RECORDS: Final = 100_000  # that are read: a second or two
 FEW: Final = 12  # values of a field that are counted one by one
 EXAMPLES: Final = 3
+WORDS: Final = 80  # characters of a label made of a text
+_READ: Final = 4 * WORDS  # of the text, in which blanks may be many
 _PLACES: Final = frozenset(
     {FOLDER_KEY, SECTION_KEY, UPLOADED_KEY, "offset", *UNITS, *(f"last_{unit}" for unit in UNITS)}
 )
@@ -36,6 +40,9 @@ class StoredDocument:
         title: Title of its first passage.
         where: Filter that its passages match; None for a record without parent.
         file: Path of the file that it was read from; None for uploads and other records.
+        words: First words of a record without parent; "" of others.
+        row: File of records that this was read from, and its row; None for other records.
+        is_digest: True if the name is an id that nobody gave, a digest.
         uploaded: Last upload (UTC, ISO 8601); "" without one.
         passages: Number of passages.
     """
@@ -44,8 +51,26 @@ class StoredDocument:
     title: str
     where: dict[str, Any] | None
     file: Path | None
+    words: str = ""
+    row: tuple[str, int] | None = None
+    is_digest: bool = False
     uploaded: str = ""
     passages: int = 0
+
+    @property
+    def label(self) -> str:
+        """Title, else the first words, else the name."""
+        return self.title or self.words or self.name
+
+    @property
+    def place(self) -> str | None:
+        """File and row in words, such as "docs/papers.csv, row 12"; None for other records."""
+        return None if self.row is None else f"{self.row[0]}, row {self.row[1]}"
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """Key of a list by name, in which rows stand where they do in their file."""
+        return self.row or (self.name, 0)
 
 
 @dataclass
@@ -94,7 +119,7 @@ class Contents:
         per_document = Counter[str]()
         for record in islice(collection.scroll(), most):
             read += 1
-            name = _add(documents, record, key)
+            name = count_passage(documents, record, key)
             if per_document[name] < EXAMPLES and (heading := _heading(record)) and heading not in headings:
                 headings[heading] = None
                 per_document[name] += 1
@@ -120,14 +145,25 @@ def document_records(store: Store, name: str) -> list[Record]:
     return list(found.values())
 
 
-def _add(documents: dict[str, StoredDocument], record: Record, key: str | None) -> str:
-    """Count a record as a passage of its document; return the document's name."""
+def count_passage(documents: dict[str, StoredDocument], record: Record, key: str | None) -> str:
+    """Count a record as a passage of its document; return the document's name.
+
+    Args:
+        documents: By name; a new one is added.
+        record: The record.
+        key: Parent key of the collection.
+    """
     name, source, parent = document_name(record, key), document_of(record), parent_of(record, key)
     if name not in documents:
         where = None if parent is None or key is None else {key: parent}
         where = where if source is None else {PARENT_KEY: source}
         file = None if source is None else file_of(record.metadata)
-        documents[name] = StoredDocument(name, record.title, where, file)
+        documents[name] = made = StoredDocument(name, record.title, where, file)
+        if where is None:
+            made.words = textwrap.shorten(record.text[:_READ], WORDS, placeholder="…")
+            made.is_digest = name == default_id(record, key)
+            table, number = TableFile.of(record.metadata), row_of(record.metadata)
+            made.row = None if table is None or number is None else (table.name, number)
     found = documents[name]
     found.passages += 1
     uploaded = record.metadata.get(UPLOADED_KEY)

@@ -1,12 +1,14 @@
 """Collection metadata, integrity checks, and traces of deleted documents. None of them loads the model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cde_rag._validation import digest
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
 from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS, corpus_size
+from cde_rag.readers.columns import FIELDS
 from cde_rag.readers.reading_rules import NEWEST, ReadingRules, reading_of
 from cde_rag.records import embedded_text
 from cde_rag.search.calibration import CALIBRATION
@@ -39,6 +41,8 @@ class Inspection:
         context_created: UTC, ISO 8601.
         windows: True if texts longer than the model's window are read in windows, False if they are cut.
         reading: Rules by which files become passages: their length, the titles of pages, whether source code is read.
+        fields: Fields of rows that are read as id, text and title by later readers, too, by role: those that are not
+            the default ones.
         library_version: Version of cde-rag when the collection was created.
         newer_defaults: What new collections have and this one has not, in words.
         tenant: Name of its tenant, if there are tenants.
@@ -64,6 +68,7 @@ class Inspection:
     windows: bool
     reading: ReadingRules
     library_version: str
+    fields: Mapping[str, str] = field(default_factory=dict[str, str])
     newer_defaults: tuple[str, ...] = ()
     tenant: str | None = None
     common_context: bool = False
@@ -97,6 +102,7 @@ def inspect(store: Store) -> Inspection:
         context_created=context.manifest.created,
         windows=context.identity.windows,
         reading=reading_of(manifest.settings),
+        fields=dict(manifest.settings.get(FIELDS, {})),
         library_version=manifest.settings["library_version"],
         newer_defaults=newer_defaults(store),
         tenant=manifest.settings.get("tenant"),

@@ -194,8 +194,8 @@ def warn_small_context(found: int, asked: int, unit: Unit = "document") -> None:
         move = "cde-rag recontextualize COLLECTION, or in Python collection.recontextualize()"
         new = move if unit == "passage" else f"ContextualEmbedder.from_corpus(texts); or, of a collection, {move}"
         warn_user(
-            f"The context has only {few}, too few to show the common features of a corpus. Once there are "
-            f"{SMALL_CONTEXT}, move to a new one: {new}.",
+            f"The context has only {few}, too few to show the common features of a corpus. When there are "
+            f"{SMALL_CONTEXT} or more, make a larger one: {new}.",
             SmallContextWarning,
         )
 

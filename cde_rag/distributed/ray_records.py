@@ -66,6 +66,7 @@ def read_sources(
     max_characters: int | None = None,
     reading: ReadingRules | None = None,
     model: str | None = None,
+    kept_fields: Fields | None = None,
     roots: Iterable[Path] = (),
 ) -> Any:
     """Return a `ray.data.Dataset` of the records in files and folders; each source is read by one task.
@@ -77,12 +78,13 @@ def read_sources(
         max_characters: As of `RecordReader`.
         reading: As of `RecordReader`; that of new collections by default.
         model: Name or folder of the model whose tokens are counted; by default cde-mini.
+        kept_fields: As of `RecordReader`.
         roots: As of `RecordReader`, besides the folders among the sources.
 
     Raises:
         CorpusError: Here, if a source does not exist; in tasks, if one cannot be read, or holds a bad record.
     """
-    read = _ReadSource(fields, max_characters, reading, model, max_line_bytes, frozenset(roots))
+    read = _ReadSource(fields, max_characters, reading, model, max_line_bytes, kept_fields, frozenset(roots))
     together = read.reader(*sources)
     if max_characters is None:  # source code is read of all sources, or of none
         read = replace(read, reading=together.decided)
@@ -103,6 +105,7 @@ class _ReadSource:
         reading: As of `RecordReader`.
         model: Name or folder of the model whose tokens are counted.
         max_line_bytes: As of `RecordReader`.
+        kept_fields: As of `RecordReader`.
         roots: As of `RecordReader`.
     """
 
@@ -111,6 +114,7 @@ class _ReadSource:
     reading: ReadingRules | None
     model: str | None
     max_line_bytes: int
+    kept_fields: Fields | None
     roots: frozenset[Path]
 
     def reader(self, *sources: str) -> RecordReader:
@@ -123,6 +127,7 @@ class _ReadSource:
             reading=self.reading,
         )
         reader.roots |= self.roots
+        reader.kept_fields = self.kept_fields
         return reader
 
     def __call__(self, table: Any) -> Iterator[Any]:

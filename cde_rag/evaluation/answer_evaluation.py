@@ -31,6 +31,7 @@ from cde_rag.evaluation.answer_systems import (
 )
 from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.intervals import Difference
+from cde_rag.evaluation.own_questions import LeftOut
 from cde_rag.evaluation.ranking import Ranking
 from cde_rag.evaluation.system_comparison import SystemComparison, table
 from cde_rag.models.files import model_files
@@ -86,7 +87,7 @@ class CorpusAnswers:
     data: JudgedPassages
     passages: Mapping[str, int]
     unanswered: Mapping[str, int]
-    dropped: Mapping[str, int]
+    dropped: LeftOut
     scores: Mapping[str, Scores]
     costs: Mapping[str, Cost]
 
@@ -191,8 +192,7 @@ class AnswerEvaluation:
                     where = f"{one.data.site.name}{f' ({name})' if name else ''}"
                     asked = f"{count} of {len(one.data.questions)} questions"
                     notes.append(f"{where}: no passage answers {asked}; they count as not found")
-            for reason, count in one.dropped.items():
-                notes.append(f"{one.data.site.name}: left out {count} × {reason}")
+            notes += [f"{one.data.site.name}: left out {each}" for each in one.dropped.in_words()]
         return notes
 
     def _part(self, part: str) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _of_corpus(
         data=first.data,
         passages={each.name: len(each.data.passages) for each in indexes},
         unanswered={each.name: int((~each.data.found).sum()) for each in indexes},
-        dropped=first.dropped or {},
+        dropped=first.dropped or LeftOut(),
         scores=scores,
         costs=costs,
     )

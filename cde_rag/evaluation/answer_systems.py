@@ -21,7 +21,7 @@ from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.answer_scores import JudgedPassages, judged_passages
 from cde_rag.evaluation.costs import Cost, CostMeter
 from cde_rag.evaluation.judged_questions import JudgedQuestion
-from cde_rag.evaluation.own_questions import OwnCorpus, chosen_records, find_answers
+from cde_rag.evaluation.own_questions import LeftOut, OwnCorpus, chosen_records, find_answers
 from cde_rag.evaluation.question_folder import Site
 from cde_rag.evaluation.ranking import DEPTH, Ranking
 from cde_rag.indexing.upsert import Progress
@@ -73,7 +73,7 @@ class JudgedIndex:
     data: JudgedPassages
     ids: Mapping[str, str]
     name: str = ""
-    dropped: Mapping[str, int] | None = None
+    dropped: LeftOut | None = None
     is_kept: bool = False
 
     @classmethod

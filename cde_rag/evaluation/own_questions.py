@@ -1,6 +1,7 @@
 """A user's own questions about a corpus, in all forms that are read, with the passages that answer them."""
 
 import hashlib
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ UNKNOWN_ID: Final = "a question for an id that the corpus does not have"
 UNKNOWN_TEXT: Final = "a question for a text that the corpus does not have"
 UNKNOWN_PAGE: Final = "a question for a page that the corpus does not have"
 NO_QUOTE: Final = "a quote that its page does not have"
+_SHOWN: Final = 60  # characters of a question in messages
+_READ: Final = 4 * _SHOWN  # of a question, in which blanks may be many
 REPEATED: Final = "a question that stands there twice"
 RUN: Final = 64  # neighbouring passages of a page that stay together in a part: their siblings are the same there
 _Run: TypeAlias = tuple[str, int]  # page, and place in it
@@ -57,6 +60,26 @@ class OwnCorpus:
         return cls(tuple(kept), tuple(passages))
 
 
+class LeftOut(Counter[str]):
+    """Numbers of questions without an answer in a corpus, by reason; the first of each is kept for messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first: dict[str, str] = {}
+
+    def add(self, reason: str, question: str) -> None:
+        """Count a question."""
+        self[reason] += 1
+        self._first.setdefault(reason, textwrap.shorten(question[:_READ], _SHOWN, placeholder="…"))
+
+    def in_words(self) -> list[str]:
+        """Return the number of each reason with the first question, as: 1 × a question that stands there twice: "…"."""
+        return [
+            f'{count:,} × {reason}{":" if count == 1 else ", such as"} "{self._first[reason]}"'
+            for reason, count in self.items()
+        ]
+
+
 class OwnQuestions(NamedTuple):
     """Questions with an answer in the corpus.
 
@@ -66,7 +89,7 @@ class OwnQuestions(NamedTuple):
     """
 
     data: JudgedPassages
-    dropped: Counter[str]
+    dropped: LeftOut
 
     @property
     def queries(self) -> JudgedQueries:
@@ -108,20 +131,20 @@ def find_answers(
     Raises:
         CorpusError: No question has an answer in the corpus.
     """
-    matcher, dropped = _Matcher(corpus), Counter[str]()
+    matcher, dropped = _Matcher(corpus), LeftOut()
     kept: dict[str, JudgedQuestion] = {}
     places: list[tuple[int, ...]] = []
     for one in questions:
         found, reason = matcher.find(one)
         if not found:
-            dropped[reason] += 1
+            dropped.add(reason, one.text)
         elif _key(one.text) in kept:
-            dropped[REPEATED] += 1
+            dropped.add(REPEATED, one.text)
         else:
             kept[_key(one.text)] = one
             places.append(tuple(sorted(found)))
     if not kept:
-        why = ", ".join(f"{count} × {reason}" for reason, count in dropped.items()) or "no lines"
+        why = "; ".join(dropped.in_words()) or "no lines"
         raise CorpusError(f"{source}: expected questions with answers in the corpus, found: {why}. Mend the file.")
     passages, records = corpus.passages, corpus.records
     of_pages = [

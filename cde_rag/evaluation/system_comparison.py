@@ -146,7 +146,10 @@ class SystemComparison:
         else:
             found = f"Take {self.taken}:"
         gain = self.difference(self.taken, other)
-        return f"{found} {_points(gain)} over {other}, {self._sureness(gain)}{self._price}."
+        if gain.mean < 0 and self.taken not in (self.best, self.default):  # no loss is a reason to take it
+            return f"Take {self.taken}, about as good as the best and cheaper{self._price}."
+        relation = "over" if gain.mean >= 0 else "against"
+        return f"{found} {_points(gain)} {relation} {other}, {self._sureness(gain)}{self._price}."
 
     @property
     def _second(self) -> str:

@@ -31,7 +31,7 @@ from cde_rag.stores.store import Store
 
 _OPERANDS: Final = 5_000  # of one filter, which may have 10,000
 _MOST_READ: Final = 64  # documents of a folder that are compared with those of another
-_MOST_TABLES: Final = 1_000  # files of records that are looked at one by one
+_MOST_TABLES: Final = 1_000  # files of records that are looked at one by one; for more all rows are read
 _MOST_FOLDERS: Final = 64  # that are looked at; rows of tables may have a field of this name, with a value for each
 
 
@@ -243,17 +243,31 @@ def stale_rows(store: Store, reader: RecordReader) -> dict[str, int]:
 def missing_tables(store: Store, reader: RecordReader) -> list[str]:
     """Return the names of stored files of records that were read from a reader's folders and are gone."""
     folders = [folder.resolve() for folder in reader.folders]
-    known, missing = [table.name for table in reader.good_tables], list[str]()
-    while folders and len(known) < _MOST_TABLES:
-        where: dict[str, Any] = {TABLE_FOLDER: {"in": sorted(map(str, reader.roots))}}
+    others = ((table.name, table.path) for table in _other_tables(store, reader)) if folders else ()
+    return [
+        name
+        for name, path in others
+        if path is not None and any(map(path.is_relative_to, folders)) and not path.is_file()
+    ]
+
+
+def _other_tables(store: Store, reader: RecordReader) -> Iterator[TableFile]:
+    """Yield once each the stored files of records that a reader has not read, of its folders."""
+    known = [table.name for table in reader.good_tables]
+    where: dict[str, Any] = {TABLE_FOLDER: {"in": sorted(map(str, reader.roots))}}
+    while len(known) < _MOST_TABLES:
         row = next(iter(store.scroll(where=where | ({TABLE_NAME: {"nin": known}} if known else {}), page=1)), None)
         table = None if row is None else TableFile.of(row.record.metadata)
         if table is None:
-            break
+            return
         known.append(table.name)
-        if (path := table.path) is not None and any(map(path.is_relative_to, folders)) and not path.is_file():
-            missing.append(table.name)
-    return missing
+        yield table
+    named = set(known)
+    for row in store.scroll(where=where):
+        table = TableFile.of(row.record.metadata)
+        if table is not None and table.name not in named:
+            named.add(table.name)
+            yield table
 
 
 def gone_passages(store: Store, reader: RecordReader, paths: Iterable[Path]) -> dict[str, str]:
@@ -297,7 +311,7 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     files.update(reader.bad_files, (path.resolve() for path in reader.bad_files))  # a named link's are its target's
     gone = {folder: _former(store, folder) for folder in folders - {""}}
     tables = {table.path for table in reader.read_tables}
-    lacking = bool(reader.tables_without_texts())
+    lacking = bool(reader.unread().tables)
     found: dict[str, str] = {}
     for row in store.scroll():
         source = document_of(row.record)

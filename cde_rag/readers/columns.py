@@ -1,13 +1,15 @@
 """From the fields of one line or row to a Record, or the reason why not."""
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, TypeAlias, cast
 
 from cde_rag.errors import CorpusError
 from cde_rag.records import Record, default_id, usable
 
+FIELDS: Final = "fields"  # key of a collection's settings
 _OTHER_IDS = "give each record one, or name another field of ids (--fields id=…; in Python Fields(id=…))"
+_ROLES: Final = frozenset({"id", "text", "title"})
 _EXACT = 2.0**53  # floats from here on stand for several whole numbers
 _KINDS: dict[type, str] = {
     str: "a string",
@@ -36,6 +38,37 @@ class Fields:
     text: str = "text"
     title: str = "title"
     parent: str | None = None
+
+    @property
+    def described(self) -> str:
+        """Roles whose fields are not the default ones, such as "text=body,title=subject"; "" if all are."""
+        return ",".join(f"{role}={field}" for role, field in self.settings().items())
+
+    def settings(self) -> dict[str, str]:
+        """Return the fields that are not the default ones, by role, as a collection's settings have them.
+
+        The parent is none of them: a collection has its own setting of that.
+        """
+        default = asdict(_DEFAULT)
+        return {role: field for role, field in asdict(self).items() if role != "parent" and field != default[role]}
+
+    def are_in(self, names: Container[str]) -> bool:
+        """Return True for a row that has the fields of id and text, and no title of the default name in place of ours.
+
+        Args:
+            names: Names of its fields.
+        """
+        named = self.text in names and (self.id is None or self.id in names)
+        return named and (self.text != _DEFAULT.text or self.title in names or _DEFAULT.title not in names)
+
+
+_DEFAULT: Final = Fields()
+
+
+def kept_fields(settings: Mapping[str, Any]) -> Fields | None:
+    """Return the fields that a collection keeps for files of records; None if it keeps none."""
+    kept: Mapping[str, str] = settings.get(FIELDS) or {}
+    return Fields(**{role: kept[role] for role in _ROLES & kept.keys()}) if kept else None
 
 
 class UnusableError(ValueError):

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache, partial
 from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from cde_rag._files import given_path, written
 from cde_rag._validation import check_list, check_positive
@@ -64,6 +64,18 @@ _TEXT_BITS: Final = 64
 _MASK: Final = (1 << _TEXT_BITS) - 1
 
 
+class UnreadFiles(NamedTuple):
+    """Files in folders that are not read.
+
+    Attributes:
+        kinds: Number of the files by suffix.
+        tables: Files of records that lack the field of texts, each with the fields that it has.
+    """
+
+    kinds: Counter[str]
+    tables: dict[Path, list[str]]
+
+
 class RecordReader:
     """Iterable of the records in files and folders, streamed anew at each iteration.
 
@@ -79,7 +91,7 @@ class RecordReader:
             of these, or `"-"` for JSONL on standard input. Of the files of records in a folder those are read that
             have the field of texts; `.json` files are named one by one.
         fields: Mapping of fields; see `Fields` for the default. If sources are split into passages and no parent is
-            named, the parent is `source`.
+            named, the parent is `source`. A collection keeps the fields that are given here.
         skip_bad: True: skip and count unusable records instead of raising. "in folders": only files in folders, and
             rows of these, that cannot be used; an id that comes twice is an error.
         max_characters: Longest passage of a text file in characters, read by the rules of 0.2:
@@ -94,6 +106,10 @@ class RecordReader:
     Attributes:
         reading: As given; may be set.
         fields: As given; may be set, such as to the parent of the collection that the records go to.
+        kept_fields: Fields that the collection keeps; None if it keeps none. If `fields` are the default ones, a file
+            of records that has these is read by them. May be set.
+        read_by: The fields that are not the default ones by which the latest iteration read files of records, each as
+            `Fields.described`.
         only: Absolute paths of the files, and of folders with the files, that iterations read of the folders among the
             sources; None, which is the default, for all. May be set.
         documents: Number of passages of each document that the latest iteration read, by `source`; each is known before
@@ -177,13 +193,15 @@ class RecordReader:
                 f"Two folders have one name, which their passages would share: {names}. Rename one of them."
             )
         self.splits = bool(self.folders or self.files)
+        self.kept_fields: Fields | None = None
+        self.read_by = set[str]()
         self.fields = fields or Fields()
         if self.splits and self.fields.parent is None:
             self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:
         self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
-        self.guessed, self.bad_files, self._refused = [], [], False
+        self.guessed, self.bad_files, self._refused, self.read_by = [], [], False, set[str]()
         self.documents.clear()
         self.good_tables, self._read_ids, self._files = [], {}, []
         stopped = False
@@ -263,7 +281,7 @@ class RecordReader:
             UnreadFilesWarning: Bad records or files were left out, also files of records without the field of texts, or
                 files were read in a guessed encoding.
         """
-        if lacking := self.tables_without_texts():
+        if lacking := self.unread().tables:
             path, found = next(iter(lacking.items()))
             files = f"{counted(len(lacking), 'file')} of rows without a field {self.fields.text!r}"
             warn_user(
@@ -296,24 +314,22 @@ class RecordReader:
         """Return True if a fault at this place is counted and stops nothing."""
         return self.skip_bad is True or (bool(self.skip_bad) and self._is_file_of_folder(where))
 
-    def unread(self) -> Counter[str]:
-        """Count the files in the folders that are not read, by suffix; each once, also in a folder inside another."""
+    def unread(self) -> UnreadFiles:
+        """Return the files in the folders that are not read; each once, also in a folder inside another."""
         reading = self.rules().reading if self.folders else NEWEST
-        inside = [folder_files(folder, self._as_text, reading) for folder in self.folders]
+        inside = {folder: folder_files(folder, self._as_text, reading) for folder in self.folders}
         place = partial(_place, {})
-        rows = [
-            path for folder, files in zip(self.folders, inside, strict=True) for path in self._tables(folder, files)
-        ]
-        read = {place(path) for path in (*self._sources, *rows, *(path for files in inside for path in files.readable))}
-        unread = {place(path): kind for files in inside for path, kind in files.unread.items()}
-        return Counter(kind for path, kind in unread.items() if path not in read)
-
-    def tables_without_texts(self) -> dict[Path, list[str]]:
-        """Return the files of records in the folders that lack the field of texts, each with the fields that it has."""
-        reading = self.rules().reading if self.folders else NEWEST
-        inside = [folder_files(each, self._as_text, reading) for each in self.folders if not beir_remedy(each)]
-        found = {path: fields for files in inside for path, fields in self._tables_of(files)}
-        return {path: fields for path, fields in sorted(found.items()) if fields and self.fields.text not in fields}
+        read, lacking = set(map(place, self._sources)), dict[Path, list[str]]()
+        for folder, files in inside.items():
+            read.update(map(place, files.readable))
+            for path, fields, names in () if beir_remedy(folder) else self._tables_of(files):
+                if fields.text in names:
+                    read.add(place(path))
+                elif names:
+                    lacking[path] = names
+        unread = {place(path): kind for files in inside.values() for path, kind in files.unread.items()}
+        kinds = Counter(kind for path, kind in unread.items() if path not in read)
+        return UnreadFiles(kinds, dict(sorted(lacking.items())))
 
     @property
     def read_tables(self) -> list[TableFile]:
@@ -388,7 +404,9 @@ class RecordReader:
             yield from self._counted(file_passages(path, self.rules(), self.roots))
         elif path == STDIN:
             self._table = None
-            yield from tables.records(self._rows(path), self.fields)
+            fields, _ = self._fields_of(path)
+            self.read_by.add(fields.described)
+            yield from tables.records(self._rows(path, fields), fields)
         else:
             yield from self._of_table(path, named_file(path, self.roots))
 
@@ -405,27 +423,37 @@ class RecordReader:
         else:
             self._files.append(file)
         good = True
-        for where, found in tables.records(self._rows(path), self.fields):
+        fields, _ = self._fields_of(path)
+        self.read_by.add(fields.described)
+        for where, found in tables.records(self._rows(path, fields), fields):
             good &= isinstance(found, Record)
             yield where, found
         if good and self._table is not None:
             self.good_tables.append(file)
 
-    def _rows(self, path: Path) -> tables.Rows:
+    def _fields_of(self, path: Path) -> tuple[Fields, list[str]]:
+        """Return the fields by which a file of records is read, and the names of its first row's; none if unknown."""
+        if self.kept_fields is None or self.fields.settings():
+            return self.fields, []
+        kept = replace(self.kept_fields, parent=self.fields.parent)
+        names = tables.first_fields(self._rows(path, kept))
+        return (kept, names) if kept.are_in(names) else (self.fields, [])
+
+    def _rows(self, path: Path, fields: Fields) -> tables.Rows:
         """Yield the rows of a file of records."""
         fallback, longest = self._fallback(), self.max_line_bytes
         if _format(path) == PARQUET:
-            yield from tables.parquet_rows(path, self.fields)
+            yield from tables.parquet_rows(path, fields)
         elif path == STDIN:
             self._stdin.seek(0)
             yield from tables.jsonl_rows(self._stdin, "standard input", longest, fallback)
         else:
             with tables.opened(path) as file:
                 if delimiter := DELIMITERS.get(_format(path)):
-                    read = partial(tables.csv_rows, file, str(path), delimiter, self.fields, longest, fallback=fallback)
-                    known = path, self.fields, written(path)
+                    read = partial(tables.csv_rows, file, str(path), delimiter, fields, longest, fallback=fallback)
+                    known = path, fields, written(path)
                     if known not in self._numbers:
-                        self._numbers[known] = tables.number_columns(read(), self.fields)
+                        self._numbers[known] = tables.number_columns(read(), fields)
                         file.seek(0)
                     yield from read(numbers=self._numbers[known])
                 else:
@@ -435,13 +463,14 @@ class RecordReader:
         """Return the files of records with texts in a folder, in order; none of a retrieval set, which has queries."""
         if beir_remedy(folder):
             return []
-        return sorted(path for path, found in self._tables_of(files) if self.fields.text in found)
+        return sorted(path for path, fields, names in self._tables_of(files) if fields.text in names)
 
-    def _tables_of(self, files: FolderFiles) -> Iterator[tuple[Path, list[str]]]:
-        """Yield the files of records in a folder, each with the fields of its first row."""
+    def _tables_of(self, files: FolderFiles) -> Iterator[tuple[Path, Fields, list[str]]]:
+        """Yield the files of records in a folder, each with the fields that it is read by, and its first row's."""
         for path in files.unread:
             if _format(path) in TABLES and path.is_file():
-                yield path, tables.first_fields(self._rows(path))
+                fields, names = self._fields_of(path)
+                yield path, fields, names or tables.first_fields(self._rows(path, fields))
 
     def _rows_of_folder(self, path: Path, folder: Path) -> Iterator[Found]:
         """Yield the records of a file of records in a folder, or the reason why it cannot be read on."""

@@ -1,9 +1,11 @@
 """Searches of a collection by any ranker: hits, groups and parents."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -11,7 +13,7 @@ from cde_rag._telemetry import Attributes, operation, short
 from cde_rag._validation import check_list, check_positive, check_texts, check_whole, named_keywords
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import CorpusError, UnknownFieldWarning, is_left_out, warn_user
-from cde_rag.field_names import value_at
+from cde_rag.field_names import names_of, value_at
 from cde_rag.models.rerankers import named_reranker
 from cde_rag.records import Hit, Hits, check_key, parent_of
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
@@ -20,6 +22,8 @@ from cde_rag.stores.base import ProcessBound
 from cde_rag.stores.store import Store
 
 RERANKED: Final = 50  # hits of a query that are reranked
+COUNTED: Final = 10_000  # records whose fields are counted
+NAMED: Final = 10  # fields that are named
 CHECKED: Final = 64  # fields of filters that are looked for, where a filter finds nothing
 
 
@@ -268,11 +272,19 @@ def unknown_fields(store: Store, fields: Iterable[str]) -> list[str]:
         fields: Of a filter; all records may be read for each.
     """
     unknown = [field for field in fields if next(iter(store.scroll(where={field: {"exists": True}})), None) is None]
-    first = next(iter(store.scroll()), None) if unknown else None
-    if first is None:
-        return []
-    has = ", ".join(map(repr, sorted(first.record.metadata))) or "no metadata"
-    return [f"No record has the field {field!r} of the filter. The first has {has}." for field in unknown]
+    common = common_fields(store) if unknown else ""
+    return [f"No record has the field {field!r} of the filter. {common}" for field in unknown if common]
+
+
+def common_fields(store: Store) -> str:
+    """Return a sentence with the fields that most records have, as filters name them; "" where there are no records."""
+    counts, records = Counter[str](), 0
+    for row in islice(store.scroll(), COUNTED):
+        records += 1
+        counts.update(set(names_of(row.record.metadata)))
+    names = sorted(counts, key=lambda name: (-counts[name], name))[:NAMED]
+    none = "No record has metadata." if records else ""
+    return f"The commonest fields: {', '.join(map(repr, names))}." if names else none
 
 
 def fields_of(where: Mapping[str, Any]) -> list[str]:

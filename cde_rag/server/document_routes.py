@@ -54,20 +54,23 @@ async def describe_contents(name: str, service: Serving) -> Json:
 async def list_documents(
     name: str,
     service: Serving,
-    q: Annotated[str, Query(max_length=200, description="Part of a name or title, in any case.")] = "",
+    q: Annotated[str, Query(max_length=200, description="Part of a name, label or place, in any case.")] = "",
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> Json:
     """List the documents of a collection by name: files, parents, and records without parent.
 
+    `label` is the title, else the first words of a record without parent, else the name; `place` the file and row of a
+    row of a table, else null, by which rows are ordered. `has_digest` is true where the name is an id that nobody gave.
     `where` is the filter of a document's passages, null for a record without parent, whose id is the name. `uploaded`
     and `modified` are dates (ISO 8601) or null; `modified`, of the file, is known where the server was started with
     --files FOLDER, and then `can_reindex` is true. `complete` as in the overview.
     """
     found = await in_thread(Contents.of, service.registry.collection(name).collection)
     wanted = q.casefold()
-    chosen = [each for each in found.documents.values() if wanted in f"{each.name}\n{each.title}".casefold()]
-    chosen.sort(key=lambda each: each.name)
+    named = ((each, f"{each.name}\n{each.label}\n{each.place}") for each in found.documents.values())
+    chosen = [each for each, names in named if wanted in names.casefold()]
+    chosen.sort(key=lambda each: each.order)
     page = [await in_thread(_described, each, service) for each in chosen[offset : offset + limit]]
     return Json({"object": "list", "data": page, "total": len(chosen), "complete": found.complete})
 
@@ -121,6 +124,9 @@ def _described(document: StoredDocument, service: Service) -> dict[str, Any]:
         "object": "document",
         "name": document.name,
         "title": document.title,
+        "label": document.label,
+        "place": document.place,
+        "has_digest": document.is_digest,
         "passages": document.passages,
         "where": document.where,
         "uploaded": document.uploaded or None,

@@ -85,9 +85,9 @@ def uploaded(
             check_parquet(file)
         reader = RecordReader(file, skip_bad=True)
         reader.roots = frozenset({place})
+        collection.prepare_reader(reader)
         if not reader.splits:
             return _with_rows(collection, reader, file, on_progress)
-        collection.prepare_reader(reader)
         passages = list(reader)
     stored = _documents(collection, filename)
     own = {PARENT_KEY: f"{UPLOADS}/{filename}"}

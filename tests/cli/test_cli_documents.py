@@ -29,10 +29,28 @@ def test_documents_are_listed_with_their_passages(run, docs: Path):
     assert list(found) == ["docs/banks.md", "docs/rivers.md", "7"]
     assert found["docs/banks.md"] > 1
     done = run("list", docs)
-    assert done.stdout.splitlines() == [f"{count:7,}  {name}" for name, count in found.items()]
+    shown = {"7": "a boat  [7]"}
+    assert done.stdout.splitlines() == [f"{count:7,}  {shown.get(name, name)}" for name, count in found.items()]
     assert done.stderr == f"3 documents, {sum(found.values())} passages.\n"
-    assert run("list", docs, "--where", '{"year": 2019}').stdout == "      1  7\n"
+    assert run("list", docs, "--where", '{"year": 2019}').stdout == "      1  a boat  [7]\n"
     assert "no passage has the field 'yaer'" in run("list", docs, "--where", '{"yaer": 2019}').stderr
+
+
+def test_rows_without_ids_are_listed_by_title_or_words_with_file_and_row(run, tmp_path: Path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/rows.csv").write_text(f"title,text\nBoats,a boat\n,{'bank ' * 40}\n")
+    (tmp_path / "tables/ids.jsonl").write_text('{"id": "7", "text": "a river"}\n')
+    run("index", tmp_path / "tables", tmp_path / "p")
+    lines = run("list", tmp_path / "p").stdout.splitlines()
+    words = f"{' '.join(['bank'] * 16)}…"
+    assert lines == [
+        "      1  a river  [7]",
+        "      1  Boats  [tables/rows.csv, row 2]",
+        f"      1  {words}  [tables/rows.csv, row 3]",
+    ]
+    assert len(words) <= 80
+    ids = [name for name in listed(run, tmp_path / "p") if len(name) == 32]
+    assert "a boat" in run("get", tmp_path / "p", ids[0]).stdout
 
 
 def test_passages_are_printed_by_id_and_by_document(run, docs: Path):

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -517,20 +518,59 @@ def test_files_of_rows_in_a_folder_are_read_if_they_have_texts(run, tmp_path: Pa
 
 
 def test_sync_keeps_rows_of_a_file_that_is_there_and_was_not_read(run, tmp_path: Path):
-    """The second command forgets the names of columns; a file that is gone loses its rows."""
+    """The second command names another column; a file that is gone loses its rows."""
     folder, place = tmp_path / "project", tmp_path / "project.faiss"
     folder.mkdir()
     (folder / "readme.md").write_text("# Words\n\n" + "\n\n".join(f"## Part {n}\n\nWords {n}." for n in range(8)))
     (folder / "tickets.csv").write_text("subject,body\nBoats,a boat\nBanks,a bank\n")
     assert "10 passages" in run("index", folder, place, "--fields", "text=body,title=subject").stdout
     for options in (["--sync"], ["--sync", "--dry-run"]):
-        done = run("index", folder, place, *options)
+        done = run("index", folder, place, "--fields", "text=words", *options)
         assert "Deleted" not in done.stderr
         assert "would delete" not in done.stderr
         assert "tickets.csv has subject, body" in done.stderr
     assert len(json.loads(run("search", place, "boat", "--by", "bm25", "--json").stdout)["hits"]) == 1
     (folder / "tickets.csv").unlink()
     assert "8 passages" in run("index", folder, place, "--sync").stdout
+
+
+def test_a_collection_keeps_the_fields_of_its_rows(run, tmp_path: Path):
+    """Later runs and other files that have them are read by them, also where they have a text of the default name."""
+    folder, place = tmp_path / "project", tmp_path / "project.faiss"
+    folder.mkdir()
+    (folder / "tickets.csv").write_text("key;subject;body;text\nt1;Boats;a boat;b1\nt2;Banks;a bank;b2\n")
+    named = ["--fields", "id=key,text=body,title=subject"]
+    assert "of this collection" not in run("index", folder, place, *named).stderr
+    (folder / "more.csv").write_text("key;subject;body\nt3;Rivers;a river\n")
+    (folder / "plain.jsonl").write_text(json.dumps({"id": "p1", "text": "a loan"}))
+    for dry in ([], ["--dry-run"]):
+        done = run("index", folder, place, *dry)
+        assert "Fields of this collection: id=key,text=body,title=subject.\n" in done.stderr
+    assert "There is nothing to do." in done.stdout
+    with closing(FaissStore(place)) as store:
+        found = {row.record.id: (row.record.title, row.record.text) for row in store.scroll()}
+    assert found == {
+        "t1": ("Boats", "a boat"),
+        "t2": ("Banks", "a bank"),
+        "t3": ("Rivers", "a river"),
+        "p1": ("", "a loan"),
+    }
+    assert re.search(r"fields +id=key,text=body,title=subject\n", run("inspect", place).stdout)
+    (folder / "more.csv").write_text("name,words\nt4,a stream\n")
+    assert "1 added" in run("index", folder / "more.csv", place, "--fields", "id=name,text=words").stdout
+    assert json.loads(run("inspect", place, "--json").stdout)["fields"] == {"id": "name", "text": "words"}
+    assert "(1 unchanged)" in run("index", folder / "more.csv", place).stdout
+    mistyped = run("index", folder / "more.csv", place, "--fields", "text=word", code=1).stderr
+    assert "no field 'word' (found: 'name', 'words')" in mistyped
+    assert json.loads(run("inspect", place, "--json").stdout)["fields"] == {"id": "name", "text": "words"}
+
+
+def test_a_tenant_keeps_its_own_fields_of_rows(run, tmp_path: Path):
+    (tmp_path / "a.csv").write_text("body\na boat\n")
+    place = tmp_path / "all.faiss"
+    run("index", tmp_path / "a.csv", place, "--tenant", "one", "--fields", "text=body")
+    assert "(1 unchanged)" in run("index", tmp_path / "a.csv", place, "--tenant", "one").stdout
+    assert "no field 'text'" in run("index", tmp_path / "a.csv", place, "--tenant", "two", code=1).stderr
 
 
 def test_hits_of_rows_say_where_they_stand_and_stale_rows_are_counted(run, tmp_path: Path, monkeypatch):

@@ -60,6 +60,17 @@ def test_nothing_better_than_the_reference() -> None:
     assert found.advice == "Take minilm: nothing is surely better."
 
 
+def test_no_loss_is_named_as_a_reason_to_take_a_system() -> None:
+    """The reference is the best, and what is as good for less lies a little below it."""
+    costs = {"null": Cost(12.0), "vectors": Cost(5.0)}
+    found = comparison(40, costs, null=0.003, vectors=0)
+    assert (found.best, found.taken) == ("null", "vectors")
+    assert found.advice.startswith("Take vectors, about as good as the best and cheaper; null would add +0.3 ")
+    assert found.advice.count("null") == 1
+    below = comparison(40, {"vectors": Cost(5.0), "bm25": Cost()}, null=0.003, vectors=0, bm25=-0.2)
+    assert "against null" in below.advice
+
+
 def test_what_costs_no_embedding_has_a_price_in_seconds() -> None:
     found = comparison(40, minilm=-0.1, bm25=0, own=0.002)
     assert found.taken == "bm25"

@@ -427,9 +427,10 @@ def test_what_is_chosen_without_measuring(monkeypatch, native: bool):
     assert runtime_choice.choose(None, lambda: [row], device=None, dtype=None) == ("onnx", "float32")
 
 
-def test_times_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
+def test_times_of_a_busy_machine_are_measured_again_without_a_word(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     runs: list[list[Timing]] = []
+    caplog.set_level("INFO")
 
     def times() -> list[tuple[float, float]]:
         return [(row.document_ms, row.spread) for row in runtime_choice.timings("0" * 64, "tiny", _never_loaded)]
@@ -443,6 +444,7 @@ def test_times_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
     assert times() == [(3.0, 1.2), (4.0, 1.1)]  # settled: nothing is left to measure
     (kept,) = runtime_choice.kept()
     assert (kept.name, kept.tries) == ("tiny", 2)
+    assert len(caplog.messages) == 1
     for _ in range(runtime_choice.TRIES):  # a machine that is never quiet
         runs += [[Timing("torch", "float32", 5.0, 5.0, 1.0, wide)]]
     runtime_choice.timings("0" * 64, "tiny", _never_loaded, again=True)

@@ -90,7 +90,7 @@ def test_a_field_that_no_record_has_is_warned_of(chatting: Running, stream: bool
     with chatting.client() as client:
         response = client.post("/v1/chat/completions", json=body)
     first = json.loads(response.text.split("\n")[0].removeprefix("data: "))
-    assert first["warnings"] == ["No record has the field 'yaer' of the filter. The first has 'book', 'year'."]
+    assert first["warnings"] == ["No record has the field 'yaer' of the filter. The commonest fields: 'book', 'year'."]
     assert "matches the question" in first["no_answer"]
 
 

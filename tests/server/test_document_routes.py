@@ -121,6 +121,18 @@ def test_documents_are_listed_found_and_deleted(server: Running, docs: Path) -> 
     assert str(docs.parent) not in str(found)  # no path of the machine
 
 
+def test_rows_are_listed_by_their_place_with_title_or_words(server: Running, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("title,text\n" + "".join(f"{'Part' * (n % 2)},a boat {n}\n" for n in range(12)))
+    reader = RecordReader(tmp_path / "rows.csv")
+    notes(server).add_records(reader)
+    found = server.get("/v1/collections/notes/documents")["data"]
+    assert [one["place"].rpartition("rows.csv, ")[2] for one in found] == [f"row {n}" for n in range(2, 14)]
+    assert [one["label"] for one in found[:2]] == ["a boat 0", "Part"]
+    assert all(one["has_digest"] for one in found)
+    (one,) = server.get("/v1/collections/notes/documents?q=ROW 13")["data"]
+    assert notes(server).get([one["name"]])[0].text == "a boat 11"
+
+
 def test_examples_are_headings_that_read_like_queries(server: Running, docs: Path) -> None:
     assert server.get("/v1/collections/notes/overview")["examples"] == []
     notes(server).add_records(RecordReader(docs))

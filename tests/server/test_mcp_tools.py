@@ -123,7 +123,11 @@ async def test_a_search_names_a_reranker_of_the_server(papers: Path) -> None:
 WRONG_CALLS = [
     ("search", {"query": " "}, "blank"),
     ("search", {"query": "river", "where": {"year": {"near": 1}}}, "near"),
-    ("search", {"query": "river", "where": {"yaer": 2003}}, "No record has the field 'yaer' of the filter. The first"),
+    (
+        "search",
+        {"query": "river", "where": {"yaer": 2003}},
+        "No record has the field 'yaer' of the filter. The",
+    ),
     ("search", {"query": "river", "by": "magic"}, "search: by has to be 'hybrid', 'vectors', "),
     (
         "search",

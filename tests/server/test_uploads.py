@@ -15,7 +15,7 @@ from served import Running
 from cde_rag import Collection, FunctionEmbedder, Record
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.readers import RecordReader, conversion, parquet_check
+from cde_rag.readers import Fields, RecordReader, conversion, parquet_check
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.faiss import FaissStore
 
@@ -54,6 +54,16 @@ def test_a_file_is_split_added_and_replaced(server: Running) -> None:
     assert fewer["deleted"] == more["added"]
     assert list(papers.scroll({"source": "uploads/guide.md"})) == found
     assert damages(papers) == []
+
+
+def test_an_upload_is_read_by_the_fields_that_the_collection_keeps(server: Running, tmp_path: Path) -> None:
+    papers = server.service.registry.collection("papers").collection
+    (tmp_path / "tickets.csv").write_text("subject,body\nBoats,a boat\n")
+    papers.add_records(RecordReader(tmp_path / "tickets.csv", fields=Fields(text="body", title="subject")))
+    report = upload(server, "more.csv", b"subject,body\nBanks,a bank\n")["result"]
+    assert report["added"] == 1
+    stored = papers.scroll({"table.file": {"contains": "more.csv"}})
+    assert [(record.title, record.text) for record in stored] == [("Banks", "a bank")]
 
 
 def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_path: Path) -> None:

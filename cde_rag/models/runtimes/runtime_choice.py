@@ -233,7 +233,8 @@ def candidates() -> list[tuple[str, Dtype]]:
 def timings(digest: str, name: str, load: Callable[[str, Dtype], Trial], *, again: bool = False) -> Sequence[Timing]:
     """Return the times of a model's runtimes on this machine, measured if the user's cache has no steady ones.
 
-    Measuring is logged with level INFO: it may take up to a minute.
+    The first measuring is logged with level INFO: it may take up to a minute. It is repeated, without a word, until
+    times are steady.
 
     Args:
         digest: Digest of the model.
@@ -244,7 +245,8 @@ def timings(digest: str, name: str, load: Callable[[str, Dtype], Trial], *, agai
     before = None if again else _read(digest)
     if before is not None and before.is_settled:
         return before.timings
-    _log.info("Measuring which runtime is fastest for %s on this machine; the result is kept.", name)
+    if before is None:
+        _log.info("Measuring which runtime is fastest for %s on this machine; the result is kept.", name)
     found = measure(load)
     measurement = Measurement(name, 1, found) if before is None else before.repeated(found)
     _keep(digest, measurement)
