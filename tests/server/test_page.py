@@ -861,6 +861,57 @@ def test_files_that_are_dropped_amid_a_job_wait_for_its_end(server: Running, bro
 
 @needs_a_browser
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_the_columns_of_a_table_without_a_text_are_chosen(server: Running, browser: Browser) -> None:
+    """By keyboard, once for all files of the same columns; other files are added meanwhile."""
+    visit = Visit(browser, f"{server.url}/?collection=notes#library", viewport={"width": 390, "height": 844})
+    page = visit.page
+    tables = {
+        "may.csv": "ticket,subject,body\nM-1,Flood,A river is over its bank.\n",
+        "june.csv": "ticket,subject,body\nJ-1,Loan,A bank has money.\n",
+        "fish.jsonl": '{"fish": "eel", "where": "in the delta of a river"}\n',
+        "boats.md": "# Boats\n\nA boat stays here.\n",
+    }
+    files: Any = [{"name": name, "mimeType": "", "buffer": text.encode()} for name, text in tables.items()]
+    page.get_by_label("Drop files here").set_input_files(files)
+    expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
+    expect(page.locator("#roles-heading")).to_have_text("2 files have no column “text”: may.csv, june.csv")
+    expect(page.locator("#problem")).to_be_hidden()
+    expect(page.locator("#jobs li")).to_have_count(1)
+    text, title, id_ = (page.get_by_label(role, exact=True) for role in ("Text", "Title", "Id"))
+    expect(text).to_be_focused()
+    assert [each.input_value() for each in (text, title, id_)] == ["body", "subject", ""]
+    expect(text.locator("option[value=body]")).to_have_text("body · A river is over its bank.")
+    expect(id_.locator("option:disabled")).to_have_count(2)
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("t")  # the option that begins so
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Add", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#outcome")).to_have_text("Passages: 2 added.", timeout=60_000)
+    notes = server.service.registry.collection("notes").collection
+    assert [(each.title, each.text) for each in notes.get(["M-1", "J-1"])] == [
+        ("Flood", "A river is over its bank."),
+        ("Loan", "A bank has money."),
+    ]
+    expect(page.locator("#roles-heading")).to_have_text("fish.jsonl has no column “text”")
+    assert text.input_value() == "where"
+    page.reload()
+    expect(page.locator("#lost-text")).to_contain_text("1 file was not added, as the page was left: fish.jsonl")
+    page.get_by_label("Drop files here").set_input_files(files[2])
+    page.get_by_role("button", name="Leave out").click(timeout=60_000)
+    expect(page.locator("#roles")).to_be_hidden()
+    assert page.evaluate("sessionStorage.length") == 0
+    assert notes.count() == 3
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_files_that_a_reload_loses_are_named_until_they_are_dropped_again(server: Running, browser: Browser) -> None:
     gate = threading.Event()
     server.service.jobs.start("rollback", "papers", lambda _: {"waited": gate.wait(60)})
