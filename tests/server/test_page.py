@@ -232,6 +232,53 @@ def test_a_row_names_its_file_and_place(server: Running, browser: Browser, tmp_p
     visit = Visit(browser, f"{server.url}/?collection=notes")
     visit.search("river bank")
     expect(visit.page.locator("#hits li .path").first).to_have_text("docs/own.csv · row 2")
+    expect(visit.page.locator("#hits li .fields")).to_have_text("a · source: elsewhere")
+    assert visit.errors == []
+    visit.page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_a_hit_shows_the_fields_that_filters_name_on_one_line(
+    server: Running, browser: Browser, tmp_path: Path
+) -> None:
+    """All of them where it is open; a passage of a file, and a row's digest, show none."""
+    long = "fish " * 40
+    server.service.registry.collection("notes").collection.add(
+        ["river bank"], metadata=[{"tags": ["boat", 7], "empty": "", "object": {"x": 1}, "paid": True, "note": long}]
+    )
+    visit = Visit(browser, f"{server.url}/?collection=notes", viewport={"width": 390, "height": 844})
+    page = visit.page
+    visit.search("river")
+    shown = f"tags: boat, 7 · paid: true · note: {long}".strip()
+    expect(page.locator("#hits .fields")).to_have_text(shown)
+    lines = "each => each.getBoundingClientRect().height / parseFloat(getComputedStyle(each).lineHeight)"
+    assert page.locator("#hits .fields").evaluate(lines) == pytest.approx(1, abs=0.1)
+    page.locator("#hits .open").click()
+    expect(page.locator("#passage-fields")).to_have_text(shown)
+    assert page.locator("#passage-fields").evaluate(lines) > 2
+    page.keyboard.press("Escape")
+    add_guide(server, tmp_path)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,minutes\na delta,25\n")
+    server.service.registry.collection("notes").collection.add_records(RecordReader(rows))
+    visit.search("delta")
+    expect(page.locator("#hits .fields").filter(has_text="minutes")).to_have_text("minutes: 25")
+    passage = page.locator('#hits li[data-id^="docs/guide.md"]').first
+    expect(passage).to_be_visible()
+    expect(passage.locator(".fields")).to_have_count(0)
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+def test_common_words_are_marked_only_where_a_query_has_no_others(server: Running, browser: Browser) -> None:
+    server.service.registry.collection("notes").collection.add(["After the flood, all boats stay at the bank."])
+    visit = Visit(browser, f"{server.url}/?collection=notes")
+    for query, words in (("the boat after all", ["boats"]), ("after", ["After"])):
+        visit.search(query)
+        expect(visit.page.locator("#hits .text mark")).to_have_text(words)
+    expect(visit.page.locator("#status")).to_have_text("1 hit.")
     assert visit.errors == []
     visit.page.close()
 
@@ -252,7 +299,7 @@ def test_filters_are_fields_that_exist(server: Running, browser: Browser) -> Non
     expect(page.locator("#status")).to_have_text("3 hits.")
     expect(page.locator("#filter-count")).to_have_text(" (2)")
     page.get_by_role("button", name="Clear filters").click()
-    expect(page.locator("#status")).to_have_text("10 hits.")
+    expect(page.locator("#status")).to_have_text("The 10 best hits.")
     page.get_by_role("button", name="More hits").click()
     expect(page.locator("#hits li")).to_have_count(20)
     assert visit.errors == []
@@ -424,12 +471,12 @@ def test_the_address_keeps_the_filters(server: Running, browser: Browser) -> Non
     expect(page.get_by_label("b3 4", exact=True)).to_be_checked()
     expect(page.locator("#filter-count")).to_have_text(" (2)")
     page.get_by_role("button", name="Clear filters").click()
-    expect(page.locator("#status")).to_have_text("10 hits.")
+    expect(page.locator("#status")).to_have_text("The 10 best hits.")
     page.reload()
-    expect(page.locator("#status")).to_have_text("10 hits.")
+    expect(page.locator("#status")).to_have_text("The 10 best hits.")
     for wrong in ("[1]", "5", "{", '{"book": {"in": 5}}', '{"book": null}', '"a"'):
         page.goto(f"{server.url}/?collection=papers&q=river&filters={wrong}")
-        expect(page.locator("#status")).to_have_text("10 hits.")
+        expect(page.locator("#status")).to_have_text("The 10 best hits.")
     assert visit.errors == []
     page.close()
 
@@ -468,7 +515,7 @@ def test_the_library_says_that_it_loads_and_filters_at_once(server: Running, bro
     expect(page.locator("#shown")).to_have_text("Searching the documents …")
     page.wait_for_timeout(500)
     held.pop().continue_()
-    expect(page.locator("#shown")).to_have_text("1 of 1 document that match “B3”.")
+    expect(page.locator("#shown")).to_have_text("1 document that matches “B3”.")
     assert visit.errors == []
     page.close()
 
@@ -940,6 +987,11 @@ def test_files_that_a_reload_loses_are_named_until_they_are_dropped_again(server
 def test_without_a_language_model_the_passages_are_shown_with_the_reason(server: Running, browser: Browser) -> None:
     visit = Visit(browser, f"{server.url}/?collection=papers#chat")
     expect(visit.page.locator("#model")).to_contain_text("no language model")
+    option = visit.page.locator("#model code")
+    expect(option).to_have_text("--llm ADDRESS")
+    for width in range(320, 520, 20):  # at each of them the lines end elsewhere
+        visit.page.set_viewport_size({"width": width, "height": 700})
+        assert option.evaluate("each => each.getClientRects().length") == 1
     visit.page.get_by_label("Question", exact=True).fill("river bank")
     visit.page.get_by_role("button", name="Ask", exact=True).click()
     expect(visit.page.locator(".answer .said")).to_have_text("These passages match best.")

@@ -1,5 +1,5 @@
 // The library: documents, files to add, tuning by judgments, and moves to a new context.
-import { byId, call, collectionPath, counted, made, number, problem, selected } from "./common.js";
+import { byId, call, collectionPath, counted, made, number, problem, selected, spoken } from "./common.js";
 import * as judged from "./judged.js";
 import { count } from "./search.js";
 import { hideColumns, showColumns } from "./table.js";
@@ -67,7 +67,8 @@ export async function describe() {
   ]);
   if (name !== selected()) return;
   const disk = found.disk_bytes === null ? "" : ` · ${size(found.disk_bytes)} on disk`;
-  const pending = found.pending ? ` · ${counted(found.pending, "passage")} wait for vectors` : "";
+  const verb = found.pending === 1 ? "waits" : "wait";
+  const pending = found.pending ? ` · ${counted(found.pending, "passage")} ${verb} for vectors` : "";
   byId("summary").textContent =
     `${counted(found.documents, "passage")} in ${overview.complete ? "" : "more than "}` +
     `${counted(overview.documents, "document")}${disk} · model ${found.model}${pending}`;
@@ -160,7 +161,7 @@ function describeJobs(jobs) {
       const time = new Date(1000 * (job.ended ?? job.started)).toLocaleTimeString("en-GB").slice(0, 5);
       item.append(
         made("p", `${KINDS[job.kind]}${job.subject ? `: ${job.subject}` : ""}`, { className: "what" }),
-        made("p", `${time} · ${outcomeOf(job)}`, { className: "note" }),
+        made("p", spoken(`${time} · ${outcomeOf(job)}`), { className: "note" }),
       );
       return item;
     }),
@@ -177,9 +178,10 @@ async function list() {
   listed = found.data.length;
   byId("documents").replaceChildren(...found.data.map((one) => documentOf(one, name)));
   byId("more-documents").hidden = listed >= found.total || limit >= 1000;
-  const matching = part ? ` that match “${part}”` : "";
+  const matching = part ? ` that match${found.total === 1 ? "es" : ""} “${part}”` : "";
+  const some = listed < found.total ? `${number(listed)} of ` : "";
   byId("shown").textContent = found.total
-    ? `${number(listed)} of ${counted(found.total, "document")}${matching}.`
+    ? `${some}${counted(found.total, "document")}${matching}.`
     : part
       ? "No document matches."
       : "No documents yet.";

@@ -1,7 +1,7 @@
 // The search: hits by the default ranking, filters by fields that exist, and a comparison of rankings.
-import { byId, call, collectionPath, counted, made, openPassage, problem, selected, titleOf } from "./common.js";
+import { byId, call, collectionPath, counted, made, number, openPassage, problem, selected, titleOf } from "./common.js";
 import * as judged from "./judged.js";
-import { marked, snippet, where } from "./text.js";
+import { fieldsOf, marked, snippet, where } from "./text.js";
 
 const COLUMNS = {
   hybrid: ["Default", "Meaning and words together: the list without comparison"],
@@ -243,9 +243,14 @@ function showHits({ hits, warnings, pending }) {
   byId("columns").replaceChildren();
   byId("hits").replaceChildren(...hits.map((hit) => hitOf(hit)));
   byId("more").hidden = hits.length < shown.k || shown.k >= MOST;
-  const waits = pending ? ` ${counted(pending, "passage")} wait for their vectors, and are found by words.` : "";
+  const waits = !pending
+    ? ""
+    : pending === 1
+      ? " 1 passage waits for its vector, and is found by words."
+      : ` ${number(pending)} passages wait for their vectors, and are found by words.`;
+  const best = hits.length < shown.k ? counted(hits.length, "hit") : `The ${counted(hits.length, "best hit")}`;
   const none = ["No passage matches.", ...warnings, chosen.size ? "Clear a filter, or use other words." : ""].join(" ");
-  say(`${hits.length ? `${counted(hits.length, "hit")}.` : none.trim()}${waits}`);
+  say(`${hits.length ? `${best}.` : none.trim()}${waits}`);
 }
 
 function showColumns({ columns, warnings }) {
@@ -256,7 +261,7 @@ function showColumns({ columns, warnings }) {
   const places = new Map((named.get("hybrid").hits ?? []).map((hit, place) => [hit.id, place + 1]));
   byId("columns").replaceChildren(...Object.keys(COLUMNS).map((name) => columnOf(named.get(name), places)));
   const ids = new Set(columns.flatMap((one) => (one.hits ?? []).map((hit) => hit.id)));
-  say(ids.size ? `${counted(ids.size, "different hit")}.` : ["No passage matches.", ...warnings].join(" "));
+  say(ids.size ? `${counted(ids.size, "different hit")} in these rankings.` : ["No passage matches.", ...warnings].join(" "));
 }
 
 function columnOf(column, places) {
@@ -300,7 +305,10 @@ function hitOf(hit, facts) {
   }
   foot.append(marks);
   const heading = made(facts ? "h3" : "h2", open);
-  item.append(heading, made("p", where(hit), { className: "path" }), made("p", snippet(hit), { className: "text" }), foot);
+  item.append(heading, made("p", where(hit), { className: "path" }));
+  const fields = fieldsOf(hit).join(" · ");
+  if (fields) item.append(made("p", fields, { className: "path fields", title: fields }));
+  item.append(made("p", snippet(hit), { className: "text" }), foot);
   for (const kind of ["pointerenter", "focusin"]) item.addEventListener(kind, () => highlight(facts ? hit.id : null));
   for (const kind of ["pointerleave", "focusout"]) item.addEventListener(kind, () => highlight(null));
   return item;
