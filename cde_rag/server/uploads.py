@@ -11,7 +11,7 @@ from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.field_names import key_of
 from cde_rag.indexing.replacement import DocumentRecords
-from cde_rag.indexing.upsert import Progress
+from cde_rag.indexing.upsert import AddReport, Progress
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, Fields, RecordReader, documents
 from cde_rag.readers.parquet_check import check_parquet
 from cde_rag.readers.passages import UPLOADED_KEY, UPLOADS, document_of
@@ -22,6 +22,7 @@ from cde_rag.server.error_responses import RequestError
 from cde_rag.server.jobs import FailedRunError
 
 TABLES: Final = JSONL | DELIMITERS.keys() | {PARQUET}  # files of a record per line or row
+SPREADSHEETS: Final = frozenset({".xlsx", ".xlsm", ".xls", ".ods"})
 MAX_NAME_BYTES: Final = 200  # file systems take 255
 ROLES: Final = ("id", "text", "title")  # of a table's columns
 LONGEST_EXAMPLE: Final = 200  # characters of a value that a client is shown
@@ -45,6 +46,11 @@ def check_upload(filename: str) -> None:
     suffix = Path(filename).suffix.lower()
     if suffix in documents.DOCUMENTS and not documents.readable():
         message = f"{filename}: this server does not read {suffix} files. {how_to_install('documents')}."
+        raise RequestError(400, message, param="filename", code="invalid_value")
+    if suffix in SPREADSHEETS:
+        message = (
+            f"{filename} is a spreadsheet, which is not read. Save the sheet as CSV UTF-8 there, and send that file."
+        )
         raise RequestError(400, message, param="filename", code="invalid_value")
     if filename.startswith(".") or suffix not in accepted_suffixes():
         message = (
@@ -104,8 +110,9 @@ def uploaded(
         fields: Columns of a table; the parent is the collection's.
 
     Returns:
-        The counts of `AddReport`, the `source` of the document, and `doubles`, the other documents of its name; of a
-        table also `skipped`, the number of rows that are left out, with their `reasons`.
+        The counts of `AddReport`, the `source` of the document, `doubles`, the other documents of its name, and
+        `guessed`, with the file's name if it is not UTF-8 and was read as windows-1252; of a table also `skipped`, the
+        number of rows that are left out, with their `reasons`.
 
     Raises:
         CorpusError: The file holds no text, cannot be read, or takes too much.
@@ -118,7 +125,7 @@ def uploaded(
         file.write_bytes(content)
         if file.suffix.lower() == PARQUET:
             check_parquet(file)
-        reader = RecordReader(file, fields=fields, skip_bad=True)
+        reader = RecordReader(file, fields=fields, skip_bad=True, guess_encoding=True)
         reader.roots = frozenset({place})
         if not reader.splits:
             return _with_rows(collection, reader, file, on_progress)
@@ -131,7 +138,7 @@ def uploaded(
     _check_read(reader, filename, passages)
     records = _dated(collection, [_placed(record, target, collection.parent_key) for record in passages])
     report = collection.add_records(DocumentRecords(records, {source: len(records)}), on_progress=on_progress)
-    return {**asdict(report), "source": source, "doubles": sorted(stored.keys() - {source})}
+    return _result(report, reader, filename, source=source, doubles=sorted(stored.keys() - {source}))
 
 
 def reindexed(collection: Collection, path: Path, on_progress: Callable[[Progress], None]) -> dict[str, Any]:
@@ -143,10 +150,10 @@ def reindexed(collection: Collection, path: Path, on_progress: Callable[[Progres
     Raises:
         CorpusError: The file holds no text, or cannot be read; its passages stay as they are.
     """
-    reader = RecordReader(path, skip_bad=True)
+    reader = RecordReader(path, skip_bad=True, guess_encoding=True)
     report = collection.add_records(reader, on_progress=on_progress)
     _check_read(reader, path.name, [*reader.documents])
-    return {**asdict(report), "source": next(iter(reader.documents)), "doubles": []}
+    return _result(report, reader, path.name, source=next(iter(reader.documents)))
 
 
 def _with_rows(
@@ -167,7 +174,18 @@ def _with_rows(
                 {"columns": [{"name": name, "example": _example(value)} for name, value in columns.items()]},
             )
         raise CorpusError(f"{path.name} has no row that can be added: {'; '.join(reasons) or 'it is empty'}.")
-    return {**asdict(report), "source": path.name, "doubles": [], "skipped": reader.skipped, "reasons": reasons}
+    return {
+        **_result(report, reader, path.name, source=path.name),
+        "skipped": reader.skipped,
+        "reasons": reasons,
+    }
+
+
+def _result(
+    report: AddReport, reader: RecordReader, filename: str, *, source: str, doubles: Sequence[str] = ()
+) -> dict[str, Any]:
+    guessed = [filename] if reader.guessed else []
+    return {**asdict(report), "source": source, "doubles": list(doubles), "guessed": guessed}
 
 
 def _example(value: object) -> str:

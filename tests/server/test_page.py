@@ -258,6 +258,12 @@ def test_a_hit_shows_the_fields_that_filters_name_on_one_line(
     expect(page.locator("#passage-fields")).to_have_text(shown)
     assert page.locator("#passage-fields").evaluate(lines) > 2
     page.keyboard.press("Escape")
+    page.get_by_role("link", name="Chat").click()
+    page.get_by_label("Question", exact=True).fill("river")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.locator(".sources .fields")).to_have_text(shown)
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    page.get_by_role("link", name="Search").click()
     add_guide(server, tmp_path)
     rows = tmp_path / "rows.csv"
     rows.write_text("text,minutes\na delta,25\n")
@@ -267,6 +273,26 @@ def test_a_hit_shows_the_fields_that_filters_name_on_one_line(
     passage = page.locator('#hits li[data-id^="docs/guide.md"]').first
     expect(passage).to_be_visible()
     expect(passage.locator(".fields")).to_have_count(0)
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+def test_a_field_of_another_value_in_each_record_is_no_list_of_values(server: Running, browser: Browser) -> None:
+    fields = [{"minutes": 10 + i, "opened": f"2025-03-0{i}", "kind": "ab"[i % 2]} for i in range(1, 7)]
+    server.service.registry.collection("notes").collection.add(texts(6), metadata=fields)
+    visit = Visit(browser, f"{server.url}/?collection=notes&q=river")
+    page = visit.page
+    expect(page.locator("#facets legend")).to_have_text(["kind", "minutes", "opened"])
+    expect(page.locator("#facets [type=checkbox]")).to_have_count(2)
+    page.get_by_label("from").fill("15")
+    page.get_by_label("from").press("Tab")
+    expect(page.locator("#status")).to_have_text("2 hits.")
+    page.get_by_label("contains").fill("-06")
+    page.get_by_label("contains").press("Tab")
+    expect(page.locator("#status")).to_have_text("1 hit.")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#status")).to_have_text("6 hits.")
     assert visit.errors == []
     page.close()
 
@@ -919,6 +945,7 @@ def test_the_columns_of_a_table_without_a_text_are_chosen(server: Running, brows
         "boats.md": "# Boats\n\nA boat stays here.\n",
     }
     files: Any = [{"name": name, "mimeType": "", "buffer": text.encode()} for name, text in tables.items()]
+    expect(page.locator("#summary")).to_contain_text("0 passages")
     page.get_by_label("Drop files here").set_input_files(files)
     expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
     expect(page.locator("#roles-heading")).to_have_text("2 files have no column “text”: may.csv, june.csv")
@@ -948,6 +975,7 @@ def test_the_columns_of_a_table_without_a_text_are_chosen(server: Running, brows
     assert text.input_value() == "where"
     page.reload()
     expect(page.locator("#lost-text")).to_contain_text("1 file was not added, as the page was left: fish.jsonl")
+    expect(page.locator("#summary")).to_contain_text("3 passages")
     page.get_by_label("Drop files here").set_input_files(files[2])
     page.get_by_role("button", name="Leave out").click(timeout=60_000)
     expect(page.locator("#roles")).to_be_hidden()

@@ -90,6 +90,7 @@ def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_pa
         ("a/b.md", b"river", "without folders"),
         (".md", b"river", "ends in"),
         ("x.exe", b"river", "ends in"),
+        ("x.xlsx", b"river", "as CSV"),
         ("x\n.md", b"river", "without folders"),
         ("🌊" * 60 + ".md", b"river", "at most 200 bytes"),
     ],
@@ -145,6 +146,17 @@ def test_a_table_without_a_column_text_is_added_by_the_columns_that_it_has(serve
     assert (again["replaced"], again["skipped"]) == (1, 1)  # the second row has no subject
     assert papers.get(["T-1"])[0].text == "Flood"
     assert damages(papers) == []
+
+
+def test_a_file_that_is_not_utf_8_is_read_as_the_command_reads_it(server: Running) -> None:
+    """As a spreadsheet program saves CSV by default; the result names it."""
+    papers = server.service.registry.collection("papers").collection
+    rows = upload(server, "cafe.csv", "id;text\n1;Café\n".encode("cp1252"))["result"]
+    text = upload(server, "cafe.txt", "A café at the river.".encode("cp1252"))["result"]
+    plain = upload(server, "plain.txt", "A café at the bank.".encode())["result"]
+    assert [one["guessed"] for one in (rows, text, plain)] == [["cafe.csv"], ["cafe.txt"], []]
+    assert papers.get(["1"])[0].text == "Café"
+    assert [record.text for record in papers.scroll({"source": "uploads/cafe.txt"})] == ["A café at the river."]
 
 
 @pytest.mark.parametrize(

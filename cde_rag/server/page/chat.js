@@ -1,6 +1,6 @@
 // The chat: streamed answers, whose numbers open the passages that they are from.
 import { byId, copier, made, openPassage, send, selected, spoken, titleOf } from "./common.js";
-import { marked, rendered, snippet, where } from "./text.js";
+import { fieldsOf, marked, rendered, snippet, where } from "./text.js";
 
 let turns = []; // of the present conversation
 let running = null; // its AbortController
@@ -140,6 +140,8 @@ function passages(citations, name, complete) {
       const item = made("li");
       const title = [`[${one.number}] `, ...marked(titleOf(one), complete ? one.matches : [])];
       item.append(opener(one, name, title), made("p", where(one), { className: "path" }));
+      const fields = fieldsOf(one).join(" · ");
+      if (fields) item.append(made("p", fields, { className: "path fields" }));
       if (complete) item.append(made("p", snippet(one), { className: "text" }));
       return item;
     }),

@@ -149,7 +149,10 @@ function told(found) {
   const parts = counts.map((key) => `${number(found[key])} ${key}`).join(", ") || "nothing new";
   const doubles = found.doubles?.length ? ` Other documents of the same name stay: ${found.doubles.join(", ")}.` : "";
   const skipped = found.skipped ? ` ${counted(found.skipped, "row")} left out: ${found.reasons.join("; ")}.` : "";
-  return `Passages: ${parts}.${doubles}${skipped}`;
+  const guessed = found.guessed?.length
+    ? ` Not UTF-8, and read as windows-1252 by a guess: ${found.guessed.join(", ")}. If letters are wrong, save as UTF-8.`
+    : "";
+  return `Passages: ${parts}.${doubles}${skipped}${guessed}`;
 }
 
 function describeJobs(jobs) {
@@ -215,7 +218,8 @@ function action(text, label, listener) {
 }
 
 async function remove(one, name) {
-  byId("sure-text").textContent = `Delete ${one.name} with ${counted(one.passages, "passage")}? Files on the disk stay.`;
+  const named = one.title && one.title !== one.name ? `“${one.title}” (${one.name})` : one.name;
+  byId("sure-text").textContent = `Delete ${named} with ${counted(one.passages, "passage")}? Files on the disk stay.`;
   byId("sure").returnValue = "no";
   byId("sure").showModal();
   await new Promise((done) => byId("sure").addEventListener("close", done, { once: true }));
@@ -365,7 +369,7 @@ async function addWaiting() {
   adding = true;
   byId("outcome").textContent = "";
   const name = waiting[0].collection;
-  const sums = { added: 0, replaced: 0, updated: 0, unchanged: 0, deleted: 0, skipped: 0, doubles: [], reasons: [] };
+  const sums = { added: 0, replaced: 0, updated: 0, unchanged: 0, deleted: 0, skipped: 0, doubles: [], guessed: [], reasons: [] };
   const failures = [];
   let place = 0;
   let added = 0;

@@ -97,6 +97,8 @@ function withoutDirectives(text) {
   });
 }
 
+const headed = (_, heading) => (/[\p{L}\p{N})`]$/u.test(heading) ? `${heading}:` : heading);
+
 // A Markdown text without its markup, on one line. Headings at its begin stand in the path of the hit.
 function plain(text) {
   let rest = withoutDirectives(text.replace(/<!--[\s\S]*?-->/g, " ")).trim();
@@ -104,7 +106,7 @@ function plain(text) {
   return rest
     .split("\n")
     .filter((line) => !FENCE.test(line) && !RULE.test(line) && !SEPARATOR.test(line))
-    .map((line) => line.replace(HEADING, "$1").replace(QUOTE, "").replace(ITEM, "$3").replace(NOTE, "$1"))
+    .map((line) => line.replace(HEADING, headed).replace(QUOTE, "").replace(ITEM, "$3").replace(NOTE, "$1"))
     .map((line) => (BAR.test(line) ? line.trim().slice(1, -1).trim().replace(/\s*\|\s*/g, " · ") : line))
     .join(" ")
     .replace(INLINE, (...found) => {
