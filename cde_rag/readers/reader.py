@@ -336,6 +336,14 @@ class RecordReader:
         """Files of records that the latest iteration read."""
         return self._files
 
+    def first_columns(self, path: Path) -> dict[str, object]:
+        """Return the columns of a file of records among the sources, each with its first value.
+
+        Args:
+            path: One of `row_files`.
+        """
+        return tables.first_columns(self._rows(path))
+
     def may_read(self, path: Path) -> bool:
         """Return True for a name of a file that some folder's reading takes: a text, a document or a file of rows."""
         return self._is_split(path) or _format(path) in TABLES

@@ -69,6 +69,21 @@ def first_fields(rows: Rows) -> list[str]:
     return []
 
 
+def first_columns(rows: Rows) -> dict[str, object]:
+    """Return the columns of a file of records that its first rows have, each with its first value; none of other files.
+
+    An empty cell of CSV is no value, so one row alone does not have them all.
+    """
+    found = dict[str, object]()
+    with suppress(CDEError):  # no file of rows, or a package is missing that reads it
+        for _, parse in islice(rows, _LOOKED_AT):
+            with suppress(UnusableError):
+                for name, value in parse().items():
+                    if found.get(name) in (None, ""):
+                        found[name] = value
+    return found
+
+
 def jsonl_rows(
     file: BufferedIOBase, name: str, max_line_bytes: int = MAX_LINE_BYTES, fallback: Fallback = STRICT
 ) -> Rows:

@@ -4,16 +4,18 @@ from typing import Final
 
 from cde_rag.stores.text_analysis import NEWEST, WORD
 
-_OF_QUESTIONS: Final = frozenset(  # they stand in most texts
+_COMMON: Final = frozenset(  # they stand in most texts, and an analyzer removes fewer, since a search may need them
     NEWEST.terms(
-        "about am any can could did do does from get had has have how i me my our should some them us want we what "
-        "when where which who why would you your"
+        "about above after again all also am any because been before being below between both can could did do does "
+        "doing down during each from further get had has have having he her here his how i its just me more most my "
+        "off once only other our out over own same she should so some than them those through too under until up us "
+        "very want we were what when where which while who whom whose why would you your"
     )
 )
 
 
 class QueryWords:
-    """Words that match a query, whatever their endings; of a question without "how do I" and the like.
+    """Words that match a query, whatever their endings; not its common ones, unless it has no others.
 
     Args:
         query: Query of a search.
@@ -21,7 +23,7 @@ class QueryWords:
 
     def __init__(self, query: str) -> None:
         terms = frozenset(NEWEST.terms(query))
-        self._terms = terms - _OF_QUESTIONS or terms
+        self._terms = terms - _COMMON or terms
 
     def terms_in(self, text: str) -> frozenset[str]:
         """Return the terms of the query that a text has."""
@@ -33,5 +35,7 @@ class QueryWords:
         Examples:
             >>> sorted(QueryWords("How do I get to the banks?").words_in("Do banks flood? The Bank does."))
             ['Bank', 'banks']
+            >>> sorted(QueryWords("after").words_in("After that, the bank is dry."))
+            ['After']
         """
         return frozenset(word for word in set(WORD.findall(text)) if self.terms_in(word))

@@ -1,5 +1,6 @@
 """Routes of jobs: moves of a collection, vectors, files, drift and tuning, with their progress and cancellation."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
@@ -19,9 +20,19 @@ from cde_rag.server.judgments import JudgmentsRequest, tuned
 from cde_rag.server.registry import ServedCollection
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.server.text_limits import QueryText
-from cde_rag.server.uploads import check_upload, uploaded
+from cde_rag.server.uploads import check_upload, named_columns, uploaded
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute)
+
+
+Columns = Annotated[
+    Sequence[str],
+    Query(
+        max_length=3,
+        description="Columns of a table, as `cde-rag index --fields` names them: text=COLUMN, title=COLUMN and "
+        "id=COLUMN, or some of them, each a parameter of its own (?fields=text=body&fields=title=subject).",
+    ),
+]
 
 
 class CanaryQuery(RequestBody):
@@ -106,20 +117,23 @@ async def upload_file(
     request: Request,
     service: Serving,
     filename: Annotated[str, Query(min_length=1, max_length=200, description="Name of the file, without folders.")],
+    fields: Columns = (),
 ) -> Json:
     """Start to index a file, which is the body, in any format that `cde-rag index` reads; it replaces that of its name.
 
     A document that was indexed from a folder is replaced, too, if no other has the name; else `doubles` names them.
     Passages are written every few seconds, and those that the file no longer has are deleted at the end. A job that
     failed or was cancelled leaves old and new passages; the same request completes it. Rows of a table (JSONL, CSV,
-    Parquet) are upserted by their ids; `skipped` counts those that are left out.
+    Parquet) are upserted by their ids; `skipped` counts those that are left out. If a table has no column of texts, the
+    job fails, and its result has the `columns`, each with its `name` and an `example`: name one in `fields`.
     """
     served = service.registry.collection(name)
     check_upload(filename)
+    named = named_columns(filename, fields)
     content = await request.body()
 
     def run(on_progress: OnProgress) -> dict[str, Any]:
-        return uploaded(served.collection, filename, content, on_progress)
+        return uploaded(served.collection, filename, content, on_progress, named)
 
     return accepted(await in_thread(service.jobs.start, "upload", name, run, filename))
 

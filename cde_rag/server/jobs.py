@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from cde_rag.errors import CorpusError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.server.error_responses import RequestError, as_request_error
 
@@ -16,6 +17,19 @@ Run: TypeAlias = Callable[[OnProgress], dict[str, Any]]
 KEPT: Final = 100  # jobs that have ended
 READING: Final = frozenset({"drift"})  # kinds of jobs that write nothing, and cannot be cancelled
 _log = logging.getLogger("cde_rag.server")
+
+
+class FailedRunError(CorpusError):
+    """Raised by a run that fails with a report, which is its job's result.
+
+    Args:
+        message: The expected, the found and the remedy.
+        result: The report.
+    """
+
+    def __init__(self, message: str, result: dict[str, Any]) -> None:
+        self.result = result
+        super().__init__(message)
 
 
 class _CancelledRunError(Exception):
@@ -37,7 +51,7 @@ class Job:
         started: Seconds since 1970.
         ended: Seconds since 1970; None while it runs.
         error: Message of the error that ended it.
-        result: Report of the run.
+        result: Report of the run; of one that failed None, or what a client needs to repeat it.
     """
 
     kind: str
@@ -132,5 +146,6 @@ class Jobs:
             status = "cancelled"
         except BaseException as error:  # noqa: BLE001 (whoever looks at the job reads it, also a panic)
             job.error, status = str(as_request_error(error)), "failed"
+            job.result = error.result if isinstance(error, FailedRunError) else None
         job.ended = time.time()
         job.status = status  # last: a client that reads it reads all else, too

@@ -16,7 +16,7 @@ from cde_rag.server.text_limits import QueryText
 
 router = APIRouter(route_class=JsonRoute)
 FOLDER: Final = Path(__file__).parent / "page"
-SCRIPTS: Final = ("page.js", "common.js", "text.js", "search.js", "judged.js", "chat.js", "library.js")
+SCRIPTS: Final = ("page.js", "common.js", "text.js", "search.js", "judged.js", "chat.js", "library.js", "table.js")
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "

@@ -11,17 +11,21 @@ from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.field_names import key_of
 from cde_rag.indexing.replacement import DocumentRecords
-from cde_rag.indexing.upsert import Progress
-from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader, documents
+from cde_rag.indexing.upsert import AddReport, Progress
+from cde_rag.readers import FOLDER_KEY, PARENT_KEY, Fields, RecordReader, documents
 from cde_rag.readers.parquet_check import check_parquet
 from cde_rag.readers.passages import UPLOADED_KEY, UPLOADS, document_of
 from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, SPLIT
 from cde_rag.readers.row_origin import public_origin
 from cde_rag.records import Record
 from cde_rag.server.error_responses import RequestError
+from cde_rag.server.jobs import FailedRunError
 
 TABLES: Final = JSONL | DELIMITERS.keys() | {PARQUET}  # files of a record per line or row
+SPREADSHEETS: Final = frozenset({".xlsx", ".xlsm", ".xls", ".ods"})
 MAX_NAME_BYTES: Final = 200  # file systems take 255
+ROLES: Final = ("id", "text", "title")  # of a table's columns
+LONGEST_EXAMPLE: Final = 200  # characters of a value that a client is shown
 _EMPTY: Final = "the file holds no text"
 
 
@@ -43,6 +47,11 @@ def check_upload(filename: str) -> None:
     if suffix in documents.DOCUMENTS and not documents.readable():
         message = f"{filename}: this server does not read {suffix} files. {how_to_install('documents')}."
         raise RequestError(400, message, param="filename", code="invalid_value")
+    if suffix in SPREADSHEETS:
+        message = (
+            f"{filename} is a spreadsheet, which is not read. Save the sheet as CSV UTF-8 there, and send that file."
+        )
+        raise RequestError(400, message, param="filename", code="invalid_value")
     if filename.startswith(".") or suffix not in accepted_suffixes():
         message = (
             f"{filename} is of a format that is not read. Send a file that ends in {', '.join(accepted_suffixes())}."
@@ -55,8 +64,38 @@ def check_upload(filename: str) -> None:
         raise RequestError(400, message, param="filename", code="invalid_value")
 
 
+def named_columns(filename: str, fields: Sequence[str]) -> Fields:
+    """Return the columns of a table that have a role.
+
+    Args:
+        filename: Name that `check_upload` passed.
+        fields: A role and a column each, such as "text=body", as of `cde-rag index --fields`.
+
+    Raises:
+        RequestError: 400: an unknown role, one that comes twice, two of one column, or a file that is no table.
+    """
+    found = dict[str, str]()
+    for each in fields:
+        role, _, column = each.partition("=")
+        if role not in ROLES or not column or role in found or column in found.values():
+            message = (
+                f"fields: expected id=COLUMN, text=COLUMN and title=COLUMN, or some of them, each once and of another "
+                f"column, found {each!r:.80}."
+            )
+            raise RequestError(400, message, param="fields", code="invalid_value")
+        found[role] = column
+    if found and Path(filename).suffix.lower() not in TABLES:
+        message = f"fields: expected a table, found {filename}, which has no columns. Leave fields out."
+        raise RequestError(400, message, param="fields", code="invalid_value")
+    return Fields(**found)
+
+
 def uploaded(
-    collection: Collection, filename: str, content: bytes, on_progress: Callable[[Progress], None]
+    collection: Collection,
+    filename: str,
+    content: bytes,
+    on_progress: Callable[[Progress], None],
+    fields: Fields | None = None,
 ) -> dict[str, Any]:
     """Add the passages of a file, in place of those of the document with its name; or the rows of a table.
 
@@ -68,13 +107,16 @@ def uploaded(
         filename: Name that `check_upload` passed.
         content: The file.
         on_progress: Called after each chunk is written.
+        fields: Columns of a table; the parent is the collection's.
 
     Returns:
-        The counts of `AddReport`, the `source` of the document, and `doubles`, the other documents of its name; of a
-        table also `skipped`, the number of rows that are left out, with their `reasons`.
+        The counts of `AddReport`, the `source` of the document, `doubles`, the other documents of its name, and
+        `guessed`, with the file's name if it is not UTF-8 and was read as windows-1252; of a table also `skipped`, the
+        number of rows that are left out, with their `reasons`.
 
     Raises:
         CorpusError: The file holds no text, cannot be read, or takes too much.
+        FailedRunError: A table has no column of texts; the result has its `columns`, each with `name` and `example`.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve() / UPLOADS
@@ -83,7 +125,7 @@ def uploaded(
         file.write_bytes(content)
         if file.suffix.lower() == PARQUET:
             check_parquet(file)
-        reader = RecordReader(file, skip_bad=True)
+        reader = RecordReader(file, fields=fields, skip_bad=True, guess_encoding=True)
         reader.roots = frozenset({place})
         collection.prepare_reader(reader)
         if not reader.splits:
@@ -96,7 +138,7 @@ def uploaded(
     _check_read(reader, filename, passages)
     records = _dated(collection, [_placed(record, target, collection.parent_key) for record in passages])
     report = collection.add_records(DocumentRecords(records, {source: len(records)}), on_progress=on_progress)
-    return {**asdict(report), "source": source, "doubles": sorted(stored.keys() - {source})}
+    return _result(report, reader, filename, source=source, doubles=sorted(stored.keys() - {source}))
 
 
 def reindexed(collection: Collection, path: Path, on_progress: Callable[[Progress], None]) -> dict[str, Any]:
@@ -108,10 +150,10 @@ def reindexed(collection: Collection, path: Path, on_progress: Callable[[Progres
     Raises:
         CorpusError: The file holds no text, or cannot be read; its passages stay as they are.
     """
-    reader = RecordReader(path, skip_bad=True)
+    reader = RecordReader(path, skip_bad=True, guess_encoding=True)
     report = collection.add_records(reader, on_progress=on_progress)
     _check_read(reader, path.name, [*reader.documents])
-    return {**asdict(report), "source": next(iter(reader.documents)), "doubles": []}
+    return _result(report, reader, path.name, source=next(iter(reader.documents)))
 
 
 def _with_rows(
@@ -124,8 +166,30 @@ def _with_rows(
         raise CorpusError(str(error).replace(str(path), path.name)) from error
     reasons = [reason.replace(str(path), path.name) for reason in reader.reports]
     if not report.added + report.replaced + report.updated + report.unchanged:
+        columns = reader.first_columns(path)
+        if columns and reader.fields.text not in columns:
+            raise FailedRunError(
+                f"{path.name}: expected texts in a column {reader.fields.text!r}, found the columns "
+                f"{', '.join(map(repr, columns))}. Name the one that holds the texts (fields=text=COLUMN).",
+                {"columns": [{"name": name, "example": _example(value)} for name, value in columns.items()]},
+            )
         raise CorpusError(f"{path.name} has no row that can be added: {'; '.join(reasons) or 'it is empty'}.")
-    return {**asdict(report), "source": path.name, "doubles": [], "skipped": reader.skipped, "reasons": reasons}
+    return {
+        **_result(report, reader, path.name, source=path.name),
+        "skipped": reader.skipped,
+        "reasons": reasons,
+    }
+
+
+def _result(
+    report: AddReport, reader: RecordReader, filename: str, *, source: str, doubles: Sequence[str] = ()
+) -> dict[str, Any]:
+    guessed = [filename] if reader.guessed else []
+    return {**asdict(report), "source": source, "doubles": list(doubles), "guessed": guessed}
+
+
+def _example(value: object) -> str:
+    return str(value)[:LONGEST_EXAMPLE] if isinstance(value, str | int | float) else ""
 
 
 def _without_folder(record: Record) -> Record:

@@ -232,6 +232,79 @@ def test_a_row_names_its_file_and_place(server: Running, browser: Browser, tmp_p
     visit = Visit(browser, f"{server.url}/?collection=notes")
     visit.search("river bank")
     expect(visit.page.locator("#hits li .path").first).to_have_text("docs/own.csv · row 2")
+    expect(visit.page.locator("#hits li .fields")).to_have_text("a · source: elsewhere")
+    assert visit.errors == []
+    visit.page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_a_hit_shows_the_fields_that_filters_name_on_one_line(
+    server: Running, browser: Browser, tmp_path: Path
+) -> None:
+    """All of them where it is open; a passage of a file, and a row's digest, show none."""
+    long = "fish " * 40
+    server.service.registry.collection("notes").collection.add(
+        ["river bank"], metadata=[{"tags": ["boat", 7], "empty": "", "object": {"x": 1}, "paid": True, "note": long}]
+    )
+    visit = Visit(browser, f"{server.url}/?collection=notes", viewport={"width": 390, "height": 844})
+    page = visit.page
+    visit.search("river")
+    shown = f"tags: boat, 7 · paid: true · note: {long}".strip()
+    expect(page.locator("#hits .fields")).to_have_text(shown)
+    lines = "each => each.getBoundingClientRect().height / parseFloat(getComputedStyle(each).lineHeight)"
+    assert page.locator("#hits .fields").evaluate(lines) == pytest.approx(1, abs=0.1)
+    page.locator("#hits .open").click()
+    expect(page.locator("#passage-fields")).to_have_text(shown)
+    assert page.locator("#passage-fields").evaluate(lines) > 2
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Chat").click()
+    page.get_by_label("Question", exact=True).fill("river")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.locator(".sources .fields")).to_have_text(shown)
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    page.get_by_role("link", name="Search").click()
+    add_guide(server, tmp_path)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,minutes\na delta,25\n")
+    server.service.registry.collection("notes").collection.add_records(RecordReader(rows))
+    visit.search("delta")
+    expect(page.locator("#hits .fields").filter(has_text="minutes")).to_have_text("minutes: 25")
+    passage = page.locator('#hits li[data-id^="docs/guide.md"]').first
+    expect(passage).to_be_visible()
+    expect(passage.locator(".fields")).to_have_count(0)
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+def test_a_field_of_another_value_in_each_record_is_no_list_of_values(server: Running, browser: Browser) -> None:
+    fields = [{"minutes": 10 + i, "opened": f"2025-03-0{i}", "kind": "ab"[i % 2]} for i in range(1, 7)]
+    server.service.registry.collection("notes").collection.add(texts(6), metadata=fields)
+    visit = Visit(browser, f"{server.url}/?collection=notes&q=river")
+    page = visit.page
+    expect(page.locator("#facets legend")).to_have_text(["kind", "minutes", "opened"])
+    expect(page.locator("#facets [type=checkbox]")).to_have_count(2)
+    page.get_by_label("from").fill("15")
+    page.get_by_label("from").press("Tab")
+    expect(page.locator("#status")).to_have_text("2 hits.")
+    page.get_by_label("contains").fill("-06")
+    page.get_by_label("contains").press("Tab")
+    expect(page.locator("#status")).to_have_text("1 hit.")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#status")).to_have_text("6 hits.")
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+def test_common_words_are_marked_only_where_a_query_has_no_others(server: Running, browser: Browser) -> None:
+    server.service.registry.collection("notes").collection.add(["After the flood, all boats stay at the bank."])
+    visit = Visit(browser, f"{server.url}/?collection=notes")
+    for query, words in (("the boat after all", ["boats"]), ("after", ["After"])):
+        visit.search(query)
+        expect(visit.page.locator("#hits .text mark")).to_have_text(words)
+    expect(visit.page.locator("#status")).to_have_text("1 hit.")
     assert visit.errors == []
     visit.page.close()
 
@@ -252,7 +325,7 @@ def test_filters_are_fields_that_exist(server: Running, browser: Browser) -> Non
     expect(page.locator("#status")).to_have_text("3 hits.")
     expect(page.locator("#filter-count")).to_have_text(" (2)")
     page.get_by_role("button", name="Clear filters").click()
-    expect(page.locator("#status")).to_have_text("10 hits.")
+    expect(page.locator("#status")).to_have_text("The 10 best hits.")
     page.get_by_role("button", name="More hits").click()
     expect(page.locator("#hits li")).to_have_count(20)
     assert visit.errors == []
@@ -424,12 +497,12 @@ def test_the_address_keeps_the_filters(server: Running, browser: Browser) -> Non
     expect(page.get_by_label("b3 4", exact=True)).to_be_checked()
     expect(page.locator("#filter-count")).to_have_text(" (2)")
     page.get_by_role("button", name="Clear filters").click()
-    expect(page.locator("#status")).to_have_text("10 hits.")
+    expect(page.locator("#status")).to_have_text("The 10 best hits.")
     page.reload()
-    expect(page.locator("#status")).to_have_text("10 hits.")
+    expect(page.locator("#status")).to_have_text("The 10 best hits.")
     for wrong in ("[1]", "5", "{", '{"book": {"in": 5}}', '{"book": null}', '"a"'):
         page.goto(f"{server.url}/?collection=papers&q=river&filters={wrong}")
-        expect(page.locator("#status")).to_have_text("10 hits.")
+        expect(page.locator("#status")).to_have_text("The 10 best hits.")
     assert visit.errors == []
     page.close()
 
@@ -468,7 +541,7 @@ def test_the_library_says_that_it_loads_and_filters_at_once(server: Running, bro
     expect(page.locator("#shown")).to_have_text("Searching the documents …")
     page.wait_for_timeout(500)
     held.pop().continue_()
-    expect(page.locator("#shown")).to_have_text("1 of 1 document that match “B3”.")
+    expect(page.locator("#shown")).to_have_text("1 document that matches “B3”.")
     assert visit.errors == []
     page.close()
 
@@ -861,6 +934,59 @@ def test_files_that_are_dropped_amid_a_job_wait_for_its_end(server: Running, bro
 
 @needs_a_browser
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_the_columns_of_a_table_without_a_text_are_chosen(server: Running, browser: Browser) -> None:
+    """By keyboard, once for all files of the same columns; other files are added meanwhile."""
+    visit = Visit(browser, f"{server.url}/?collection=notes#library", viewport={"width": 390, "height": 844})
+    page = visit.page
+    tables = {
+        "may.csv": "ticket,subject,body\nM-1,Flood,A river is over its bank.\n",
+        "june.csv": "ticket,subject,body\nJ-1,Loan,A bank has money.\n",
+        "fish.jsonl": '{"fish": "eel", "where": "in the delta of a river"}\n',
+        "boats.md": "# Boats\n\nA boat stays here.\n",
+    }
+    files: Any = [{"name": name, "mimeType": "", "buffer": text.encode()} for name, text in tables.items()]
+    expect(page.locator("#summary")).to_contain_text("0 passages")
+    page.get_by_label("Drop files here").set_input_files(files)
+    expect(page.locator("#outcome")).to_have_text("Passages: 1 added.", timeout=60_000)
+    expect(page.locator("#roles-heading")).to_have_text("2 files have no column “text”: may.csv, june.csv")
+    expect(page.locator("#problem")).to_be_hidden()
+    expect(page.locator("#jobs li")).to_have_count(1)
+    text, title, id_ = (page.get_by_label(role, exact=True) for role in ("Text", "Title", "Id"))
+    expect(text).to_be_focused()
+    assert [each.input_value() for each in (text, title, id_)] == ["body", "subject", ""]
+    expect(text.locator("option[value=body]")).to_have_text("body · A river is over its bank.")
+    expect(id_.locator("option:disabled")).to_have_count(2)
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("t")  # the option that begins so
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Add", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#outcome")).to_have_text("Passages: 2 added.", timeout=60_000)
+    notes = server.service.registry.collection("notes").collection
+    assert [(each.title, each.text) for each in notes.get(["M-1", "J-1"])] == [
+        ("Flood", "A river is over its bank."),
+        ("Loan", "A bank has money."),
+    ]
+    expect(page.locator("#roles-heading")).to_have_text("fish.jsonl has no column “text”")
+    assert text.input_value() == "where"
+    page.reload()
+    expect(page.locator("#lost-text")).to_contain_text("1 file was not added, as the page was left: fish.jsonl")
+    expect(page.locator("#summary")).to_contain_text("3 passages")
+    page.get_by_label("Drop files here").set_input_files(files[2])
+    page.get_by_role("button", name="Leave out").click(timeout=60_000)
+    expect(page.locator("#roles")).to_be_hidden()
+    assert page.evaluate("sessionStorage.length") == 0
+    assert notes.count() == 3
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_files_that_a_reload_loses_are_named_until_they_are_dropped_again(server: Running, browser: Browser) -> None:
     gate = threading.Event()
     server.service.jobs.start("rollback", "papers", lambda _: {"waited": gate.wait(60)})
@@ -889,6 +1015,11 @@ def test_files_that_a_reload_loses_are_named_until_they_are_dropped_again(server
 def test_without_a_language_model_the_passages_are_shown_with_the_reason(server: Running, browser: Browser) -> None:
     visit = Visit(browser, f"{server.url}/?collection=papers#chat")
     expect(visit.page.locator("#model")).to_contain_text("no language model")
+    option = visit.page.locator("#model code")
+    expect(option).to_have_text("--llm ADDRESS")
+    for width in range(320, 520, 20):  # at each of them the lines end elsewhere
+        visit.page.set_viewport_size({"width": width, "height": 700})
+        assert option.evaluate("each => each.getClientRects().length") == 1
     visit.page.get_by_label("Question", exact=True).fill("river bank")
     visit.page.get_by_role("button", name="Ask", exact=True).click()
     expect(visit.page.locator(".answer .said")).to_have_text("These passages match best.")

@@ -1,8 +1,10 @@
 """Files that are sent to a collection, judgments as a retrieval set, and drift: what they write is the library's."""
 
 import io
+import json
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +33,12 @@ def ended(server: Running, job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def upload(server: Running, name: str, content: bytes, code: int = 202) -> dict[str, Any]:
+def upload(
+    server: Running, name: str, content: bytes, code: int = 202, *, fields: Sequence[str] = ()
+) -> dict[str, Any]:
     with server.client() as client:
-        response = client.post("/v1/collections/papers/files", params={"filename": name}, content=content)
+        params: Any = {"filename": name, "fields": list(fields)}
+        response = client.post("/v1/collections/papers/files", params=params, content=content)
     assert response.status_code == code, response.text
     return ended(server, response.json()) if code == 202 else response.json()["error"]
 
@@ -95,12 +100,92 @@ def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_pa
         ("a/b.md", b"river", "without folders"),
         (".md", b"river", "ends in"),
         ("x.exe", b"river", "ends in"),
+        ("x.xlsx", b"river", "as CSV"),
         ("x\n.md", b"river", "without folders"),
         ("🌊" * 60 + ".md", b"river", "at most 200 bytes"),
     ],
 )
 def test_names_that_are_no_file_are_refused(unchanged: Running, name: str, content: bytes, message: str) -> None:
     assert message in upload(unchanged, name, content, 400)["message"]
+
+
+ROWS = [
+    {"ticket": "T-1", "subject": "Flood", "body": "The river, and its bank, are under water."},
+    {"ticket": "T-2", "body": "A boat has no loan.", "minutes": 20},
+]
+
+
+def table(suffix: str) -> bytes:
+    """Return ROWS as a file; in the CSV the second row's subject, and the first one's minutes, are empty cells."""
+    if suffix == ".csv":
+        head = "ticket;subject;body;minutes"
+        lines = (";".join(str(row.get(name, "")) for name in head.split(";")) for row in ROWS)
+        return "\n".join([head, *lines]).encode()
+    if suffix == ".jsonl":
+        return "\n".join(map(json.dumps, ROWS)).encode()
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    written = io.BytesIO()
+    parquet.write_table(
+        pa.Table.from_pylist(
+            ROWS,
+            pa.schema([(n, pa.string()) for n in ("ticket", "subject", "body")]).append(
+                pa.field("minutes", pa.int64())
+            ),
+        ),
+        written,
+    )
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_table_without_a_column_text_is_added_by_the_columns_that_it_has(server: Running, suffix: str) -> None:
+    """The job that failed lists them, and the same file with names among them is added."""
+    papers = server.service.registry.collection("papers").collection
+    job = upload(server, f"tickets{suffix}", table(suffix))
+    assert job["status"] == "failed"
+    assert "expected texts in a column 'text', found the columns 'ticket'" in job["error"]
+    columns = {one["name"]: one["example"] for one in job["result"]["columns"]}
+    assert columns == {"ticket": "T-1", "subject": "Flood", "body": ROWS[0]["body"], "minutes": "20"}
+    fields = ["id=ticket", "text=body", "title=subject"]
+    added = upload(server, f"tickets{suffix}", table(suffix), fields=fields)["result"]
+    assert (added["added"], added["skipped"]) == (2, 0)
+    first, second = papers.get(["T-1", "T-2"])
+    assert (first.title, first.text, second.title, second.text) == ("Flood", ROWS[0]["body"], "", ROWS[1]["body"])
+    assert (first.metadata["table"]["row"], second.metadata["minutes"]) == (2 if suffix == ".csv" else 1, 20)
+    again = upload(server, f"tickets{suffix}", table(suffix), fields=["text=subject", "id=ticket"])["result"]
+    assert (again["replaced"], again["skipped"]) == (1, 1)  # the second row has no subject
+    assert papers.get(["T-1"])[0].text == "Flood"
+    assert damages(papers) == []
+
+
+def test_a_file_that_is_not_utf_8_is_read_as_the_command_reads_it(server: Running) -> None:
+    """As a spreadsheet program saves CSV by default; the result names it."""
+    papers = server.service.registry.collection("papers").collection
+    rows = upload(server, "cafe.csv", "id;text\n1;Café\n".encode("cp1252"))["result"]
+    text = upload(server, "cafe.txt", "A café at the river.".encode("cp1252"))["result"]
+    plain = upload(server, "plain.txt", "A café at the bank.".encode())["result"]
+    assert [one["guessed"] for one in (rows, text, plain)] == [["cafe.csv"], ["cafe.txt"], []]
+    assert papers.get(["1"])[0].text == "Café"
+    assert [record.text for record in papers.scroll({"source": "uploads/cafe.txt"})] == ["A café at the river."]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("a.csv", ["body"], "found 'body'"),
+        ("a.csv", ["text="], "found 'text='"),
+        ("a.csv", ["parent=book"], "found 'parent=book'"),
+        ("a.csv", ["text=a", "text=b"], "found 'text=b'"),
+        ("a.csv", ["text=a", "title=a"], "found 'title=a'"),
+        ("a.md", ["text=a"], "expected a table, found a.md"),
+    ],
+)
+def test_columns_that_no_table_can_have_are_refused(
+    unchanged: Running, name: str, fields: Sequence[str], message: str
+) -> None:
+    refused = upload(unchanged, name, b"a,b\nx,y\n", 400, fields=fields)
+    assert message in refused["message"]
+    assert refused["param"] == "fields"
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\xfa", b"", b" \n"])

@@ -1,6 +1,6 @@
 // The chat: streamed answers, whose numbers open the passages that they are from.
-import { byId, copier, made, openPassage, send, selected, titleOf } from "./common.js";
-import { marked, rendered, snippet, where } from "./text.js";
+import { byId, copier, made, openPassage, send, selected, spoken, titleOf } from "./common.js";
+import { fieldsOf, marked, rendered, snippet, where } from "./text.js";
 
 let turns = []; // of the present conversation
 let running = null; // its AbortController
@@ -10,7 +10,9 @@ const earlier = []; // conversations, newest first; they end with the page
 export async function describe() {
   const found = await (await send("v1/chat")).json();
   model = found.language_model ?? "";
-  byId("model").textContent = model ? `${model} answers from the passages of the collection.` : found.reason;
+  byId("model").replaceChildren(
+    ...(model ? [`${model} answers from the passages of the collection.`] : spoken(found.reason)),
+  );
 }
 
 function ask(question) {
@@ -70,7 +72,7 @@ async function answer(question, shown) {
 // The reason of a failure, in the bubble, with a button that asks the same question again while nothing came after it.
 function retry(question, shown, failed, mine, mark) {
   const row = made("div", undefined, { className: "failed" });
-  if (failed) row.append(made("p", failed, { role: "alert" }));
+  if (failed) row.append(made("p", spoken(failed), { role: "alert" }));
   const button = made("button", "Ask again", { type: "button" });
   button.addEventListener("click", () => {
     if (running || turns !== mine || shown !== byId("talk").lastElementChild) return;
@@ -106,7 +108,7 @@ function written(said, name) {
 function finish(shown, text, said, { name, question }) {
   if (said.noAnswer) {
     const none = said.citations.length ? "These passages match best." : said.noAnswer;
-    text.replaceChildren(made("p", none));
+    text.replaceChildren(made("p", spoken(none)));
   } else text.replaceChildren(...(said.text ? written(said, name) : []));
   if (said.query !== question) shown.append(made("p", `Searched for: ${said.query}`, { className: "note" }));
   if (!said.citations.length) return;
@@ -138,6 +140,8 @@ function passages(citations, name, complete) {
       const item = made("li");
       const title = [`[${one.number}] `, ...marked(titleOf(one), complete ? one.matches : [])];
       item.append(opener(one, name, title), made("p", where(one), { className: "path" }));
+      const fields = fieldsOf(one).join(" · ");
+      if (fields) item.append(made("p", fields, { className: "path fields" }));
       if (complete) item.append(made("p", snippet(one), { className: "text" }));
       return item;
     }),

@@ -1,5 +1,5 @@
 // Shared by the views: elements, requests, and the passage that is open. Texts are set as text, never as HTML.
-import { isMarkdownFile, rendered, reopened, where } from "./text.js";
+import { fieldsOf, isMarkdownFile, rendered, reopened, where } from "./text.js";
 
 export const byId = (id) => document.getElementById(id);
 export const selected = () => byId("collection").value;
@@ -13,11 +13,17 @@ export function made(tag, text, properties = {}) {
   return element;
 }
 
+// A sentence of the server as nodes: an option of a command, with its value, is code that no line's end cuts.
+export const spoken = (text) =>
+  text
+    .split(/(--[a-z][\w-]*(?: [A-Z]+\b)?)/)
+    .map((part, place) => (place % 2 ? made("code", part, { className: "option" }) : part));
+
 // Says what went wrong, in all views or in one; an empty text clears what is seen.
 export function problem(text = "", view = "") {
   const place = byId("problem");
   if (!text && place.hidden) return;
-  place.textContent = text;
+  place.replaceChildren(...spoken(text));
   place.dataset.view = view;
   showProblem();
 }
@@ -83,6 +89,7 @@ export function openPassage(name, hit) {
   opened = { name, hit, step: 0 };
   byId("passage-title").textContent = titleOf(hit);
   byId("passage-path").textContent = where(hit);
+  byId("passage-fields").textContent = fieldsOf(hit).join(" · ");
   byId("passages").replaceChildren(made("p", "Loading …"));
   byId("wider").hidden = true;
   const address = new URLSearchParams({ collection: name, passage: hit.id });

@@ -1,7 +1,8 @@
 // The library: documents, files to add, tuning by judgments, and moves to a new context.
-import { byId, call, collectionPath, counted, made, number, problem, selected } from "./common.js";
+import { byId, call, collectionPath, counted, made, number, problem, selected, spoken } from "./common.js";
 import * as judged from "./judged.js";
 import { count } from "./search.js";
+import { hideColumns, showColumns } from "./table.js";
 
 const PAUSE_MS = 300; // between looks at a job
 const PAGE = matchMedia("(min-width: 60rem)").matches ? 50 : 10; // documents
@@ -18,7 +19,8 @@ const KINDS = {
 const UNSTOPPABLE = ["drift", "tune"];
 const MOST_NAMES = 5; // of files that wait
 let watched = null; // the job that is shown
-const waiting = []; // files to add, each with its collection
+const waiting = []; // files to add, each with its collection, and the fields of a table if they were chosen
+let unclear = []; // tables without a column “text”, each with its collection and its columns
 let adding = false;
 const NOTE = "cde-rag unsent"; // key of the names of files that the server does not have yet: a reload loses the files
 let lost = readNote(); // of the page before it was loaded again, each { name, collection }
@@ -65,7 +67,8 @@ export async function describe() {
   ]);
   if (name !== selected()) return;
   const disk = found.disk_bytes === null ? "" : ` · ${size(found.disk_bytes)} on disk`;
-  const pending = found.pending ? ` · ${counted(found.pending, "passage")} wait for vectors` : "";
+  const verb = found.pending === 1 ? "waits" : "wait";
+  const pending = found.pending ? ` · ${counted(found.pending, "passage")} ${verb} for vectors` : "";
   byId("summary").textContent =
     `${counted(found.documents, "passage")} in ${overview.complete ? "" : "more than "}` +
     `${counted(overview.documents, "document")}${disk} · model ${found.model}${pending}`;
@@ -73,12 +76,13 @@ export async function describe() {
   byId("files").accept = overview.suffixes.join(",");
   const documents = overview.suffixes.includes(".pdf") ? "PDF, HTML, Word, PowerPoint, " : "";
   byId("formats").textContent =
-    `Markdown, text, ${documents}notebooks, source code; CSV, JSONL and Parquet with a column “text”. ` +
-    "A file replaces the document of its name.";
+    `Markdown, text, ${documents}notebooks, source code; tables as CSV, JSONL and Parquet. ` +
+    "A file replaces the document of its name. Rows of a table replace those of the same id; all others stay.";
   describeFacts(found);
   describeLost();
+  describeUnclear();
   describeTuning();
-  describeJobs(jobs.data.filter((job) => job.collection === name));
+  describeJobs(jobs.data.filter((job) => job.collection === name && !columnsOf(job)));
   await list();
   const mine = jobs.data.find((job) => job.collection === name && job.status === "running");
   if (mine && !watched) {
@@ -114,6 +118,9 @@ function describeTuning() {
   for (const id of ["save", "save-set", "forget"]) byId(id).disabled = !judged.judgments().length;
 }
 
+// The columns of a table that has none of the name “text”: a job that failed with them only found them out.
+const columnsOf = (job) => job.result?.columns;
+
 // The sentence that an ended job leaves.
 function outcomeOf(job) {
   if (job.status === "failed") return job.error;
@@ -142,7 +149,10 @@ function told(found) {
   const parts = counts.map((key) => `${number(found[key])} ${key}`).join(", ") || "nothing new";
   const doubles = found.doubles?.length ? ` Other documents of the same name stay: ${found.doubles.join(", ")}.` : "";
   const skipped = found.skipped ? ` ${counted(found.skipped, "row")} left out: ${found.reasons.join("; ")}.` : "";
-  return `Passages: ${parts}.${doubles}${skipped}`;
+  const guessed = found.guessed?.length
+    ? ` Not UTF-8, and read as windows-1252 by a guess: ${found.guessed.join(", ")}. If letters are wrong, save as UTF-8.`
+    : "";
+  return `Passages: ${parts}.${doubles}${skipped}${guessed}`;
 }
 
 function describeJobs(jobs) {
@@ -154,7 +164,7 @@ function describeJobs(jobs) {
       const time = new Date(1000 * (job.ended ?? job.started)).toLocaleTimeString("en-GB").slice(0, 5);
       item.append(
         made("p", `${KINDS[job.kind]}${job.subject ? `: ${job.subject}` : ""}`, { className: "what" }),
-        made("p", `${time} · ${outcomeOf(job)}`, { className: "note" }),
+        made("p", spoken(`${time} · ${outcomeOf(job)}`), { className: "note" }),
       );
       return item;
     }),
@@ -171,9 +181,10 @@ async function list() {
   listed = found.data.length;
   byId("documents").replaceChildren(...found.data.map((one) => documentOf(one, name)));
   byId("more-documents").hidden = listed >= found.total || limit >= 1000;
-  const matching = part ? ` that match “${part}”` : "";
+  const matching = part ? ` that match${found.total === 1 ? "es" : ""} “${part}”` : "";
+  const some = listed < found.total ? `${number(listed)} of ` : "";
   byId("shown").textContent = found.total
-    ? `${number(listed)} of ${counted(found.total, "document")}${matching}.`
+    ? `${some}${counted(found.total, "document")}${matching}.`
     : part
       ? "No document matches."
       : "No documents yet.";
@@ -207,7 +218,8 @@ function action(text, label, listener) {
 }
 
 async function remove(one, name) {
-  byId("sure-text").textContent = `Delete ${one.name} with ${counted(one.passages, "passage")}? Files on the disk stay.`;
+  const named = one.title && one.title !== one.name ? `“${one.title}” (${one.name})` : one.name;
+  byId("sure-text").textContent = `Delete ${named} with ${counted(one.passages, "passage")}? Files on the disk stay.`;
   byId("sure").returnValue = "no";
   byId("sure").showModal();
   await new Promise((done) => byId("sure").addEventListener("close", done, { once: true }));
@@ -244,7 +256,7 @@ async function watch(job, label) {
     byId("job").hidden = true;
     lock(false);
   }
-  if (job.status === "failed") throw new Error(job.error);
+  if (job.status === "failed") throw Object.assign(new Error(job.error), { columns: columnsOf(job) });
   return job;
 }
 
@@ -282,6 +294,7 @@ async function upload(files) {
   problem();
   const collection = selected();
   waiting.push(...[...files].map((file) => ({ file, collection })));
+  unclear = unclear.filter((one) => one.collection !== collection || ![...files].some((file) => file.name === one.file.name));
   describeWaiting();
   byId("upload").reset();
   await addWaiting();
@@ -297,7 +310,8 @@ function readNote() {
 }
 
 function writeNote() {
-  const names = [...lost, ...waiting.map(({ file, collection }) => ({ name: file.name, collection }))];
+  const unsent = [...waiting, ...unclear];
+  const names = [...lost, ...unsent.map(({ file, collection }) => ({ name: file.name, collection }))];
   try {
     if (names.length) sessionStorage.setItem(NOTE, JSON.stringify(names));
     else sessionStorage.removeItem(NOTE);
@@ -331,38 +345,62 @@ function describeWaiting() {
     : "";
 }
 
+// Shows the columns of the first table whose text is not known, and of others that have the same columns.
+function describeUnclear() {
+  const mine = unclear.filter((one) => one.collection === selected());
+  if (!mine.length) {
+    hideColumns();
+    return;
+  }
+  const named = ({ columns }) => JSON.stringify(columns.map(({ name }) => name));
+  const alike = mine.filter((one) => named(one) === named(mine[0]));
+  showColumns(alike.map(({ file }) => file.name), mine[0].columns, async (fields) => {
+    unclear = unclear.filter((one) => !alike.includes(one));
+    if (fields) waiting.push(...alike.map(({ file, collection }) => ({ file, collection, fields })));
+    describeWaiting();
+    describeUnclear();
+    await addWaiting();
+  });
+}
+
 // Adds the files that wait, one after another, once no other job runs; one that fails is named, and the others are added.
 async function addWaiting() {
   if (adding || watched || !waiting.length) return;
   adding = true;
   byId("outcome").textContent = "";
   const name = waiting[0].collection;
-  const sums = { added: 0, replaced: 0, updated: 0, unchanged: 0, deleted: 0, skipped: 0, doubles: [], reasons: [] };
+  const sums = { added: 0, replaced: 0, updated: 0, unchanged: 0, deleted: 0, skipped: 0, doubles: [], guessed: [], reasons: [] };
   const failures = [];
   let place = 0;
+  let added = 0;
   let cancelled = false;
   while (waiting[0]?.collection === name && !cancelled) {
-    const { file } = waiting[0];
+    const { file, fields } = waiting[0];
     const label = `Adding ${file.name} (${++place} of ${place - 1 + waiting.length})`;
     try {
-      const job = await sent(file, name);
+      const job = await sent(file, name, fields);
       waiting.shift();
       describeWaiting();
       const ended = await watch(job, label);
       cancelled = ended.status === "cancelled";
       if (cancelled) break;
+      added += 1;
       for (const [key, sum] of Object.entries(sums)) {
         if (Array.isArray(sum)) sum.push(...(ended.result[key] ?? []));
         else sums[key] += ended.result[key] ?? 0;
       }
     } catch (error) {
       if (waiting[0]?.file === file) waiting.shift();
-      failures.push(error.message.startsWith(file.name) ? error.message : `${file.name}: ${error.message}`);
+      if (error.columns && !fields) {
+        unclear.push({ file, collection: name, columns: error.columns });
+        writeNote();
+      } else failures.push(error.message.startsWith(file.name) ? error.message : `${file.name}: ${error.message}`);
     }
   }
   const left = cancelled ? waiting.splice(0).map(({ file }) => file.name) : [];
   describeWaiting();
-  if (failures.length < place) {
+  describeUnclear();
+  if (added || cancelled) {
     const dropped = left.length ? `Cancelled. Not added: ${left.join(", ")}. ` : "Cancelled. ";
     byId("outcome").textContent = about(name, `${cancelled ? dropped : ""}${told(sums)}`);
   }
@@ -373,11 +411,11 @@ async function addWaiting() {
 }
 
 // Sends a file, after a job of another page or program where one runs; returns the job that adds it.
-async function sent(file, name) {
+async function sent(file, name, fields = []) {
+  const given = new URLSearchParams([["filename", file.name], ...fields.map((field) => ["fields", field])]);
   for (;;) {
     try {
-      const path = `${collectionPath(name)}/files?filename=${encodeURIComponent(file.name)}`;
-      return await call(path, undefined, { raw: file, method: "POST" });
+      return await call(`${collectionPath(name)}/files?${given}`, undefined, { raw: file, method: "POST" });
     } catch (error) {
       if (error.code !== "job_running") throw error;
       const other = (await call("v1/jobs")).data.find((job) => job.collection === name && job.status === "running");

@@ -1,7 +1,7 @@
 // The search: hits by the default ranking, filters by fields that exist, and a comparison of rankings.
-import { byId, call, collectionPath, counted, made, openPassage, problem, selected, titleOf } from "./common.js";
+import { byId, call, collectionPath, counted, made, number, openPassage, problem, selected, titleOf } from "./common.js";
 import * as judged from "./judged.js";
-import { marked, snippet, where } from "./text.js";
+import { fieldsOf, marked, snippet, where } from "./text.js";
 
 const COLUMNS = {
   hybrid: ["Default", "Meaning and words together: the list without comparison"],
@@ -10,6 +10,7 @@ const COLUMNS = {
   bm25: ["Words only", "Passages that have the words of the query, rare words first"],
 };
 const PAGE = 10;
+const FEW = 4; // values that are offered one by one even if each is that of one passage
 const MOST = 50; // hits
 let turn = 0; // of the newest search: answers of earlier ones are dropped
 let shown = null; // the search that is shown: { name, query, k }
@@ -62,7 +63,7 @@ export async function refresh() {
   byId("start").hidden = !byId("results-bar").hidden;
   byId("filters").hidden = !found.fields.length;
   byId("filters").open = byId("filters").open || matchMedia("(min-width: 60rem)").matches;
-  byId("facets").replaceChildren(...found.fields.map(facetOf), ...jsonFilter(written));
+  byId("facets").replaceChildren(...found.fields.map(facetOf), jsonFilter(written));
   filtered();
 }
 
@@ -72,11 +73,12 @@ export function ask(query, compare = byId("compare").checked) {
   byId("search").requestSubmit();
 }
 
-// A field of the metadata: its values where they are few, bounds of numbers, else a part of its text.
+// A field of the metadata: its values where they are few and passages share them, bounds of numbers, else a part of its text.
 function facetOf(field) {
   const set = made("fieldset");
   set.append(made("legend", field.name));
-  if (field.values) {
+  const isShared = field.values && (field.values.length <= FEW || field.values.some(({ passages }) => passages > 1));
+  if (field.values && (isShared || chosen.get(field.name)?.in)) {
     const few = field.values.map(({ value, passages }) => {
       const label = made("label");
       const box = made("input", undefined, { type: "checkbox", checked: chosen.get(field.name)?.in?.includes(value) });
@@ -129,14 +131,7 @@ function jsonFilter(written) {
   });
   details.open = Boolean(written.trim());
   details.append(made("summary", "As JSON"), label, text);
-  const none = made("button", "Clear filters", { type: "button", id: "unfiltered" });
-  none.addEventListener("click", async () => {
-    chosen = new Map();
-    text.value = "";
-    await refresh();
-    again();
-  });
-  return [details, none];
+  return details;
 }
 
 function choose(field, condition) {
@@ -243,9 +238,14 @@ function showHits({ hits, warnings, pending }) {
   byId("columns").replaceChildren();
   byId("hits").replaceChildren(...hits.map((hit) => hitOf(hit)));
   byId("more").hidden = hits.length < shown.k || shown.k >= MOST;
-  const waits = pending ? ` ${counted(pending, "passage")} wait for their vectors, and are found by words.` : "";
+  const waits = !pending
+    ? ""
+    : pending === 1
+      ? " 1 passage waits for its vector, and is found by words."
+      : ` ${number(pending)} passages wait for their vectors, and are found by words.`;
+  const best = hits.length < shown.k ? counted(hits.length, "hit") : `The ${counted(hits.length, "best hit")}`;
   const none = ["No passage matches.", ...warnings, chosen.size ? "Clear a filter, or use other words." : ""].join(" ");
-  say(`${hits.length ? `${counted(hits.length, "hit")}.` : none.trim()}${waits}`);
+  say(`${hits.length ? `${best}.` : none.trim()}${waits}`);
 }
 
 function showColumns({ columns, warnings }) {
@@ -256,7 +256,7 @@ function showColumns({ columns, warnings }) {
   const places = new Map((named.get("hybrid").hits ?? []).map((hit, place) => [hit.id, place + 1]));
   byId("columns").replaceChildren(...Object.keys(COLUMNS).map((name) => columnOf(named.get(name), places)));
   const ids = new Set(columns.flatMap((one) => (one.hits ?? []).map((hit) => hit.id)));
-  say(ids.size ? `${counted(ids.size, "different hit")}.` : ["No passage matches.", ...warnings].join(" "));
+  say(ids.size ? `${counted(ids.size, "different hit")} in these rankings.` : ["No passage matches.", ...warnings].join(" "));
 }
 
 function columnOf(column, places) {
@@ -290,7 +290,7 @@ function hitOf(hit, facts) {
   open.addEventListener("click", () => openPassage(name, hit));
   const foot = made("p", undefined, { className: "facts" });
   if (facts) foot.append(made("span", facts));
-  const marks = made("span", undefined, { className: "marks" });
+  const marks = made("span", undefined, { className: "marks", title: "Marks tune the ranking, in the Library" });
   for (const value of ["right", "wrong"]) {
     const button = made("button", value, { type: "button", className: value });
     button.setAttribute("aria-pressed", String(judged.markOf(query, hit.id) === value));
@@ -300,7 +300,10 @@ function hitOf(hit, facts) {
   }
   foot.append(marks);
   const heading = made(facts ? "h3" : "h2", open);
-  item.append(heading, made("p", where(hit), { className: "path" }), made("p", snippet(hit), { className: "text" }), foot);
+  item.append(heading, made("p", where(hit), { className: "path" }));
+  const fields = fieldsOf(hit).join(" · ");
+  if (fields) item.append(made("p", fields, { className: "path fields", title: fields }));
+  item.append(made("p", snippet(hit), { className: "text" }), foot);
   for (const kind of ["pointerenter", "focusin"]) item.addEventListener(kind, () => highlight(facts ? hit.id : null));
   for (const kind of ["pointerleave", "focusout"]) item.addEventListener(kind, () => highlight(null));
   return item;
@@ -350,5 +353,11 @@ byId("more").addEventListener("click", async () => {
   byId("hits").children[before]?.querySelector(".open").focus();
 });
 byId("compare").addEventListener("change", again);
+byId("unfiltered").addEventListener("click", async () => {
+  chosen = new Map();
+  byId("where").value = "";
+  await refresh();
+  again();
+});
 byId("facets").addEventListener("submit", (event) => event.preventDefault());
 byId("view-search").addEventListener("keydown", move);

@@ -3,6 +3,7 @@ import { made } from "./common.js";
 
 const WORD = /[\p{L}\p{N}_][\p{L}\p{M}\p{N}_\u00ad\u200b-\u200d]*/gu;
 const MARKDOWN = /\.(md|markdown|mdx|qmd|rmd|ipynb|html?|pdf|docx|pptx)$/i; // documents are read as Markdown
+const DIGEST = /^[0-9a-f]{32}$/; // the id of a record that was given none
 const LONGEST = 20_000; // characters that are rendered; more are shown as they are
 const SNIPPET = 230; // characters
 const MOST_WORDS = 500; // of a query, in a text, that a snippet is chosen by
@@ -29,6 +30,22 @@ export function where(hit) {
   const section = hit.title?.endsWith(hit.section) ? "" : hit.section;
   const path = [source, ...(section ? section.split(" > ") : [])].join(" › ");
   return hit.place ? `${path} · ${hit.place}` : path;
+}
+
+// The fields of a row or record that filters can name, in words: `minutes: 25`. A passage of a file has none, since
+// its place says it all; of a row the id, unless it is a digest, comes first.
+export function fieldsOf(hit) {
+  const { source, table, ...rest } = hit.metadata ?? {};
+  const isRow = typeof table?.file === "string" && typeof table.row === "number";
+  const isPassage = typeof source === "string" && hit.id.replace(/#\d+$/, "") === source && hit.id !== source;
+  if (isPassage && !isRow) return [];
+  const given = isRow && source !== undefined ? { source, ...rest } : rest;
+  const words = Object.entries(given).flatMap(([key, value]) => {
+    const simple = [value].flat(Infinity).filter((one) => ["string", "number", "boolean"].includes(typeof one));
+    const said = simple.map(String).filter((one) => one.trim()).join(", ");
+    return said ? [`${key}: ${said}`] : [];
+  });
+  return isRow && !DIGEST.test(hit.id) ? [hit.id, ...words] : words;
 }
 
 // The words of a text as nodes, those that match marked.
@@ -80,6 +97,8 @@ function withoutDirectives(text) {
   });
 }
 
+const headed = (_, heading) => (/[\p{L}\p{N})`]$/u.test(heading) ? `${heading}:` : heading);
+
 // A Markdown text without its markup, on one line. Headings at its begin stand in the path of the hit.
 function plain(text) {
   let rest = withoutDirectives(text.replace(/<!--[\s\S]*?-->/g, " ")).trim();
@@ -87,7 +106,7 @@ function plain(text) {
   return rest
     .split("\n")
     .filter((line) => !FENCE.test(line) && !RULE.test(line) && !SEPARATOR.test(line))
-    .map((line) => line.replace(HEADING, "$1").replace(QUOTE, "").replace(ITEM, "$3").replace(NOTE, "$1"))
+    .map((line) => line.replace(HEADING, headed).replace(QUOTE, "").replace(ITEM, "$3").replace(NOTE, "$1"))
     .map((line) => (BAR.test(line) ? line.trim().slice(1, -1).trim().replace(/\s*\|\s*/g, " · ") : line))
     .join(" ")
     .replace(INLINE, (...found) => {
