@@ -1,4 +1,7 @@
-"""Runs of the command index: on this machine, as a dry run, and on a Ray cluster."""
+"""Runs of the command index: on this machine, as a dry run, and on a Ray cluster.
+
+Long because all of them open or make the collection by the same options.
+"""
 
 import sys
 from collections.abc import Iterable, Mapping

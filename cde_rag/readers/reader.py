@@ -342,7 +342,7 @@ class RecordReader:
         Args:
             path: One of `row_files`.
         """
-        return tables.first_columns(self._rows(path))
+        return tables.first_columns(self._rows(path, self.fields))
 
     def may_read(self, path: Path) -> bool:
         """Return True for a name of a file that some folder's reading takes: a text, a document or a file of rows."""
