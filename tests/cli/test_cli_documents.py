@@ -36,7 +36,8 @@ def test_documents_are_listed_with_their_passages(run, docs: Path):
     assert "no passage has the field 'yaer'" in run("list", docs, "--where", '{"yaer": 2019}').stderr
 
 
-def test_rows_without_ids_are_listed_by_title_or_words_with_file_and_row(run, tmp_path: Path):
+def test_rows_without_ids_are_listed_by_title_or_words_with_file_and_row(run, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables/rows.csv").write_text(f"title,text\nBoats,a boat\n,{'bank ' * 40}\n")
     (tmp_path / "tables/ids.jsonl").write_text('{"id": "7", "text": "a river"}\n')
