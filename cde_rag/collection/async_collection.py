@@ -448,6 +448,10 @@ class AsyncCollection(ProcessBound):
         """Let a reader split files by the collection's rules; see `Collection.prepare_reader`."""
         return await self._reads.run(partial(self.collection.prepare_reader, records))
 
+    async def keep_fields(self, records: Iterable[Record]) -> None:
+        """Keep the fields that a reader was given, for later ones; see `Collection.keep_fields`."""
+        return await self._jobs.run(partial(self.collection.keep_fields, records))
+
     @named_keywords
     async def search(
         self,

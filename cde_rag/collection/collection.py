@@ -515,7 +515,7 @@ class Collection(ProcessBound):
         prepared = _prepared(records, self._settings, self._active.last)
         later = _is_later(embed)
         report = self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once, later=later)
-        self._keep_fields(records)
+        self.keep_fields(records)
         return self._finished(report, later=later)
 
     def _finished(self, report: AddReport, *, later: bool) -> AddReport:
@@ -649,8 +649,17 @@ class Collection(ProcessBound):
             self.store.update_settings({READING: reading.settings()})
             self._settings = self.store.manifest().settings
 
-    def _keep_fields(self, records: Iterable[Record]) -> None:
-        """Keep the fields that a reader was given, once it has read files of records by them."""
+    def keep_fields(self, records: Iterable[Record]) -> None:
+        """Keep the fields that a reader was given, once it has read files of records by them, for later readers.
+
+        `add_records` does so by itself, unless its records are made of the reader's.
+
+        Args:
+            records: A RecordReader; other records are passed over.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
         if not isinstance(records, RecordReader) or records.fields.described not in records.read_by:
             return
         given = records.fields.settings()

@@ -73,10 +73,10 @@ def move(collection: "Collection") -> None:
             CDEWarning,
         )
     else:
-        count, first = store.count(), store.manifest().settings.get(MOVES_AT) == AT_ONCE
-        store.update_settings({MOVES_AT: next((n for n in _NUMBERS if n > count and not first), None)})
+        count, manifest = store.count(), store.manifest()
+        first = manifest.settings.get(MOVES_AT) == AT_ONCE
         if first:  # nobody asked for the context before, so that nobody returns to it
-            active = store.manifest().generation
             for generation in store.generations():
-                if generation.number != active:
+                if generation.number != manifest.generation:
                     store.drop(generation.number)
+        store.update_settings({MOVES_AT: next((n for n in _NUMBERS if n > count and not first), None)})

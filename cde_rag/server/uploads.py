@@ -164,6 +164,7 @@ def _with_rows(
         report = collection.add_records(map(_without_folder, reader), on_progress=on_progress)
     except CorpusError as error:  # it names the file by a path that the client does not know
         raise CorpusError(str(error).replace(str(path), path.name)) from error
+    collection.keep_fields(reader)
     reasons = [reason.replace(str(path), path.name) for reason in reader.reports]
     if not report.added + report.replaced + report.updated + report.unchanged:
         columns = reader.first_columns(path)

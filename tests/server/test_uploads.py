@@ -152,6 +152,8 @@ def test_a_table_without_a_column_text_is_added_by_the_columns_that_it_has(serve
     first, second = papers.get(["T-1", "T-2"])
     assert (first.title, first.text, second.title, second.text) == ("Flood", ROWS[0]["body"], "", ROWS[1]["body"])
     assert (first.metadata["table"]["row"], second.metadata["minutes"]) == (2 if suffix == ".csv" else 1, 20)
+    later = upload(server, f"tickets{suffix}", table(suffix))["result"]
+    assert (later["unchanged"], later["skipped"]) == (2, 0), "the collection keeps the fields"
     again = upload(server, f"tickets{suffix}", table(suffix), fields=["text=subject", "id=ticket"])["result"]
     assert (again["replaced"], again["skipped"]) == (1, 1)  # the second row has no subject
     assert papers.get(["T-1"])[0].text == "Flood"

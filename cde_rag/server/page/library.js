@@ -195,19 +195,24 @@ function documentOf(one, name) {
   const dates = [one.uploaded && `added ${day(one.uploaded)}`, one.modified && `changed ${day(one.modified)}`];
   const facts = [counted(one.passages, "passage"), ...dates.filter(Boolean)].join(" · ");
   const text = made("div");
-  if (one.title && one.title !== one.name) text.append(made("p", one.title, { className: "what" }));
-  text.append(made("p", one.name, { className: "path" }), made("p", facts, { className: "note" }));
+  const path = shownName(one);
+  if (one.label !== path) text.append(made("p", one.label, { className: "what" }));
+  text.append(made("p", path, { className: "path" }), made("p", facts, { className: "note" }));
   const actions = made("div", undefined, { className: "actions" });
   if (one.can_reindex) {
     actions.append(
-      action("Read again", `Read ${one.name} again`, () =>
-        run("documents/reindex", { document: one.name }, `Reading ${one.name}`),
+      action("Read again", `Read ${path} again`, () =>
+        run("documents/reindex", { document: one.name }, `Reading ${path}`),
       ),
     );
   }
-  actions.append(action("Delete", `Delete ${one.name}`, () => remove(one, name)));
+  actions.append(action("Delete", `Delete ${path}`, () => remove(one, name)));
   item.append(text, actions);
   return item;
+}
+
+function shownName(one) {
+  return one.has_digest && one.place ? one.place : one.name; // an id that nobody gave says nothing
 }
 
 function action(text, label, listener) {
@@ -218,7 +223,8 @@ function action(text, label, listener) {
 }
 
 async function remove(one, name) {
-  const named = one.title && one.title !== one.name ? `“${one.title}” (${one.name})` : one.name;
+  const path = shownName(one);
+  const named = one.label === path ? path : `“${one.label}” (${path})`;
   byId("sure-text").textContent = `Delete ${named} with ${counted(one.passages, "passage")}? Files on the disk stay.`;
   byId("sure").returnValue = "no";
   byId("sure").showModal();
@@ -228,7 +234,7 @@ async function remove(one, name) {
   try {
     const body = one.where ? { where: one.where } : { ids: [one.name] };
     const { deleted } = await call(`${collectionPath(name)}/records/delete`, body);
-    byId("outcome").textContent = about(name, `${one.name} is deleted: ${counted(deleted, "passage")}.`);
+    byId("outcome").textContent = about(name, `${path} is deleted: ${counted(deleted, "passage")}.`);
   } catch (error) {
     problem(about(name, error.message), "library");
   }
