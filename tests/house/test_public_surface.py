@@ -44,6 +44,7 @@ METHODS = [
     "get",
     "import_",
     "inspect",
+    "keep_fields",
     "open",
     "plan",  # of 0.2, deprecated
     "prepare_reader",

@@ -12,7 +12,7 @@ from cde_rag.models.files.model_files import DISTRIBUTIONS
 from cde_rag_training.presets import PRESETS, preset_text
 
 ROOT = Path(__file__).resolve().parents[2]
-BUNDLED = ROOT / "cde_rag/model/bundled"
+BUNDLED = ROOT / "cde_rag/models/bundled"
 
 
 def build(source: Path, folder: Path) -> zipfile.ZipFile:
@@ -47,7 +47,7 @@ def test_the_bundled_models_are_there_to_the_byte_and_small(wheel: zipfile.ZipFi
     assert {path.name for path in BUNDLED.iterdir()} == {"cde-mini-1", "cde-mini-2", "cde-base-1"}
     for model in ("cde-mini-1", "cde-mini-2", "cde-base-1"):
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
-            assert wheel.read(f"cde_rag/model/bundled/{model}/{name}") == (BUNDLED / model / name).read_bytes()
+            assert wheel.read(f"cde_rag/models/bundled/{model}/{name}") == (BUNDLED / model / name).read_bytes()
     assert sum(info.compress_size for info in wheel.infolist()) <= 90e6
 
 

@@ -226,7 +226,7 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
 
 @pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1", "cde-mini-2"])
 def test_stored_weights_are_those_of_torch_bit_by_bit(name: str):
-    folder = model_files.installed(name) or Path(model_files.__file__).parents[2] / "model" / "bundled" / name
+    folder = model_files.installed(name) or Path(model_files.__file__).parents[1] / "bundled" / name
     content = (folder / "model.safetensors").read_bytes()
     state, expected = float_state(content), torch_state(load_tensors(content))
     assert state.keys() == expected.keys()
@@ -606,7 +606,7 @@ def test_damaged_times_are_measured_again(monkeypatch, tmp_path, damage):
 @pytest.mark.usefixtures("cache")
 def test_the_bundled_pair_is_measured_too(monkeypatch):
     """The query that is timed has tokens of both encoders."""
-    monkeypatch.setattr(model_files, "BUNDLED", Path(model_files.__file__).parents[2] / "model" / "bundled")
+    monkeypatch.setattr(model_files, "BUNDLED", Path(model_files.__file__).parents[1] / "bundled")
     monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
     rows = ModelSource.of(model_files.find("cde-base-1")).timings()
     assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
@@ -681,7 +681,7 @@ def test_a_runtime_leaves_no_id_for_its_maker(folders, runtime: str, tmp_path: P
 
 
 def test_the_bundled_model_has_the_vectors_of_torch(cache: Path):
-    folder = Path(model_files.__file__).parents[2] / "model" / "bundled" / "cde-mini-2"
+    folder = Path(model_files.__file__).parents[1] / "bundled" / "cde-mini-2"
     reference = load(folder, "torch")
     context = context_of(reference, [f"Page {number}: {text}" for number, text in enumerate(DOCUMENTS)])
     expected = ContextualEmbedder(reference, context)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 from cde_rag._files import file_sha256, read_file, user_path, write_durably
 from cde_rag.errors import ModelError
 
-BUNDLED = Path(__file__).parents[2] / "model" / "bundled"  # weights stay where they were committed
+BUNDLED = Path(__file__).parents[1] / "bundled"
 ALIASES = {"cde-mini": "cde-mini-2", "cde-multilingual": "cde-multilingual-1"}  # what new collections get
 MULTILINGUAL = frozenset({"cde-multilingual-1"})  # packaged models that read other languages than English
 GROUP = "cde_rag.models"  # of entry points
