@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("--opened", help=argparse.SUPPRESS)  # likewise
     options = parser.parse_args()
     if options.moved or options.opened:
-        found = moved(options.moved, options.rows[0], options.model) if options.moved else opened(options.opened)
-        print(json.dumps(found))
+        here = moved(options.moved, options.rows[0], options.model) if options.moved else opened(options.opened)
+        print(json.dumps(here))
         return
     found: list[dict[str, Any]] = []
     for source in options.sources:
@@ -119,7 +119,8 @@ def opened(target: str) -> dict[str, int | None]:
     elif kind == "langchain-faiss":
         from langchain_community.vectorstores import FAISS
 
-        load = partial(FAISS.load_local, folder, lambda _: [0.0] * DIM, allow_dangerous_deserialization=True)
+        unused: Any = None  # an embedder
+        load = partial(FAISS.load_local, folder, unused, allow_dangerous_deserialization=True)
     elif kind == "llamaindex":
         from llama_index.core import StorageContext
 
