@@ -18,7 +18,7 @@ from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import Source
 from cde_rag.records import Record
 
-PAGE: Final = 256  # rows that are read, embedded and written at once
+PAGE: Final = 256  # rows that are embedded at once, and by most sources read and written
 
 
 class SourceChangedError(StoreError):
@@ -110,7 +110,7 @@ class Movable(Source, Protocol):
         ...
 
     def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:
-        """Yield all rows of the old or the new vectors, at most `PAGE` at once.
+        """Yield all rows of the old or the new vectors, page by page; each page is written at once.
 
         Args:
             notes: Notes of the move.

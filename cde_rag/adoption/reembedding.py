@@ -164,7 +164,7 @@ class Reembedding:
 
         Args:
             embedder: Result of `embedder`.
-            on_progress: Called after each page.
+            on_progress: Called after each page, and between its parts.
 
         Raises:
             CorpusError: The source has no text.
@@ -394,15 +394,14 @@ class _Pass:
     def __init__(self, move: Reembedding, state: MoveState, embedder: Embedder, report: OnProgress | None) -> None:
         self._source, self._journal = move.source, move.journal
         self._state, self._embedder, self._report = state, embedder, report
-        self._parked = move.journal.parked()
+        self._parked, self._started, self._total = move.journal.parked(), time.monotonic(), 0
         self.rows = self.embedded = self.truncated = self.removed = self.without_text_count = 0
         self.without_text: list[str] = []
         self.changed = 0
 
     def run(self) -> None:
         """Compare all rows with their noted digests, and write those that are new or were changed."""
-        number, notes, started = self._journal.new_pass(), self._state.notes, time.monotonic()
-        total = self._source.count()
+        number, notes, self._total = self._journal.new_pass(), self._state.notes, self._source.count()
         for page in self._source.rows(notes, old=True):
             once = list({row.id: row for row in page}.values())
             digests = {row.id: row.digest for row in once}
@@ -415,19 +414,28 @@ class _Pass:
                 self._source.put(notes, stale, self._vectors(stale), old=False)
             self._journal.note(digests, number)
             self._count(once)
-            if self._report is not None:
-                self._report(Progress(done=self.rows, total=total, elapsed_s=time.monotonic() - started))
+            self._tell(self.rows)
         for ids in self._journal.unseen(number, PAGE):
             self._source.remove(notes, ids, old=False)
             self._journal.drop(ids)
             self.removed, self.changed = self.removed + len(ids), self.changed + len(ids)
 
     def _vectors(self, rows: Sequence[SourceRow]) -> Float32[np.ndarray, "rows dim"]:
-        texts = [row.text for row in rows if row.text is not None]
-        self.embedded += len(texts)
-        made = vectors_of(rows, self._embedder, self._parked)
-        self.truncated += int(made.truncated.sum())
-        return made.vectors
+        """Embed the texts of rows, with a report between parts: a page may take a slow model minutes."""
+        found: list[Float32[np.ndarray, "part dim"]] = []
+        for start in range(0, len(rows), PAGE):
+            if start:
+                self._tell(self.rows + start)
+            part = rows[start : start + PAGE]
+            made = vectors_of(part, self._embedder, self._parked)
+            self.embedded += sum(row.text is not None for row in part)
+            self.truncated += int(made.truncated.sum())
+            found.append(made.vectors)
+        return np.concatenate(found)
+
+    def _tell(self, done: int) -> None:
+        if self._report is not None:
+            self._report(Progress(done=done, total=self._total, elapsed_s=time.monotonic() - self._started))
 
     def _count(self, rows: Sequence[SourceRow]) -> None:
         self.rows += len(rows)

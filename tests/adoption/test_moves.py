@@ -407,6 +407,23 @@ def test_what_langchain_saves_during_the_copy_is_in_it(
             move.rollback(old)
 
 
+def test_a_file_of_new_vectors_is_written_again_only_where_it_is_another(
+    langchain: LangChainApplication, prefixed: ContextualEmbedder
+):
+    with reembedding(langchain.target) as move:
+        move.copy(prefixed)
+        (made,) = (move.journal.folder / "new").iterdir()
+        content, file = made.read_bytes(), made.stat().st_ino
+        kept = made.with_name("kept")
+        kept.hardlink_to(made)  # so that no other file gets its number
+        move.copy(prefixed)
+        assert made.stat().st_ino == file
+        made.unlink()
+        made.write_bytes(content[:-1])
+        move.copy(prefixed)
+        assert made.read_bytes() == content
+
+
 def test_old_vectors_that_a_program_saves_after_the_switch_are_noticed(
     langchain: LangChainApplication, old: ContextualEmbedder, prefixed: ContextualEmbedder
 ):

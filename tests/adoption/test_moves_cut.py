@@ -172,6 +172,7 @@ def test_rows_that_pages_pass_over_are_not_deleted(
                 deleted = True
 
     monkeypatch.setattr(chroma_collection, "PAGE", 10)
+    monkeypatch.setattr(chroma_collection, "IDS", 10)
     monkeypatch.setattr(ChromaCollection, "rows", beside)
     with reembedding(chroma.target) as move:
         move.catch_up(new)
