@@ -333,7 +333,10 @@ def _begin(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tu
     model = _count_tokens(reader, options)
     if model.identity.is_plain:  # its first context is of another family than its own
         return _create(store, reader, options)
-    embedder = create_without_documents(store, model, reader.fields.parent, at=AT_ONCE)
+    try:
+        embedder = create_without_documents(store, model, reader.fields.parent, at=AT_ONCE)
+    except StoreError as error:
+        raise _made_meanwhile(store, options, error) from error
     return Collection(store, embedder), None
 
 
@@ -368,12 +371,15 @@ def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "t
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--parent-key") from error
     except StoreError as error:
-        if store.exists():
-            raise StoreError(
-                f"{shown_place(options.path)} was made by another run meanwhile. Run the same command again."
-            ) from error
-        raise
+        raise _made_meanwhile(store, options, error) from error
     return opened, embedder.context.manifest.documents_seen
+
+
+def _made_meanwhile(store: "Store", options: IndexOptions, error: StoreError) -> StoreError:
+    """Return the error of a new collection that is there by now; else the error itself."""
+    if not store.exists():
+        return error
+    return StoreError(f"{shown_place(options.path)} was made by another run meanwhile. Run the same command again.")
 
 
 def _parent_key(embedder: "Embedder", reader: "RecordReader", options: IndexOptions) -> str | None:
