@@ -428,7 +428,10 @@ def _is_terminal() -> bool:
 
 def _add(collection: "Collection", reader: "RecordReader", total: int | None, options: IndexOptions) -> "AddReport":
     """Write all passages, so that they are found by words, and then make the vectors that they lack."""
-    if not has_words(collection.store):  # then only vectors find them
+    from cde_rag.collection.first_context import AT_ONCE, moves_at
+
+    store = collection.store
+    if not has_words(store) and moves_at(store.manifest().settings) != AT_ONCE:  # only vectors find them, made once
         return _written(collection, reader, total, options, "first")
     try:
         report = _written(collection, reader, total, options, "later")

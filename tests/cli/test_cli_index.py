@@ -803,6 +803,22 @@ def test_a_context_that_was_chosen_for_a_half_made_collection_stays(
     assert told(place, model_folder)[3] is None
 
 
+def test_without_words_the_vectors_of_a_new_folder_are_made_once(run, tmp_path: Path, monkeypatch):
+    """Not in the first context and then in its own; what is not read is named there, too."""
+    monkeypatch.setattr(index_run, "has_words", lambda _: False)
+    folder, place, made = pages(tmp_path / "docs", 40), tmp_path / "x", []
+    (folder / "photo.png").write_bytes(b"")
+    embed = ContextualEmbedder.embed_passages
+
+    def noting(self: Any, texts: Any, *rest: Any) -> Any:
+        made.extend(texts)
+        return embed(self, texts, *rest)
+
+    monkeypatch.setattr(ContextualEmbedder, "embed_passages", noting)
+    assert "Files not read: .png 1." in run("index", folder, place).stderr
+    assert len(made) == 80
+
+
 def test_another_run_that_makes_the_collection_first_is_named(run, tmp_path: Path, monkeypatch):
     folder, place = pages(tmp_path / "docs", 4), tmp_path / "x"
     count_tokens = index_run._count_tokens
