@@ -637,6 +637,7 @@ class Collection(ProcessBound):
         """
         if not isinstance(records, RecordReader):
             return None
+        self._settings = self.store.manifest().settings  # another process may have changed its rules and fields
         records.kept_fields = kept_fields(self._settings)
         if not records.splits:
             return None

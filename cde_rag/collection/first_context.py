@@ -57,6 +57,11 @@ def moves_at(settings: Mapping[str, Any]) -> float:
     return math.inf if number is None else float(number)
 
 
+def is_first(context: Context) -> bool:
+    """Return True for a Context that was made without documents."""
+    return context.manifest.sampling == "none"
+
+
 def move(collection: "Collection") -> None:
     """Move a collection to a context of its own records.
 
@@ -71,7 +76,7 @@ def move(collection: "Collection") -> None:
     own = contextual(unwrapped(embedder))
     is_plain = own is not None and own.context.identity.attention == PLAIN  # its first Context is of no corpus
     try:
-        if _is_first(embedder.context) or moves_at(store.manifest().settings) != AT_ONCE:
+        if is_first(embedder.context) or moves_at(store.manifest().settings) != AT_ONCE:
             collection.recontextualize(model=own if is_plain else None, embed="later")
     except StoreError as error:
         warn_user(
@@ -91,12 +96,7 @@ def _end_move(state: StoreState) -> None:
     count, manifest = state.count(), state.manifest()
     at = moves_at(manifest.settings)
     for generation in state.generations() if at == AT_ONCE else ():
-        if generation.number < manifest.generation and _is_first(stored_context(state, generation.number)):
+        if generation.number < manifest.generation and is_first(stored_context(state, generation.number)):
             state.drop(generation.number)
     later = (number for number in _NUMBERS if number > count) if AT_ONCE < at < math.inf else ()
     state.update_settings({MOVES_AT: next(iter(later), None)})
-
-
-def _is_first(context: Context) -> bool:
-    """Return True for a Context that was made without documents."""
-    return context.manifest.sampling == "none"

@@ -18,7 +18,9 @@ from typer.testing import CliRunner
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app, index_run
 from cde_rag.cli.output import progress_bar
-from cde_rag.collection.first_context import AT_ONCE, create_without_documents
+from cde_rag.collection.first_context import AT_ONCE, MOVES_AT, create_without_documents
+from cde_rag.context.context import Context
+from cde_rag.embedders.contextual import as_model
 from cde_rag.errors import StoreError
 from cde_rag.search.searcher import bm25_searcher
 from cde_rag.server.search_results import with_warnings
@@ -801,6 +803,36 @@ def test_a_context_that_was_chosen_for_a_half_made_collection_stays(
         assert [one.number for one in made.store.generations()] == [2, 3]
         assert made.rollback().generation == 2
     assert told(place, model_folder)[3] is None
+
+
+def test_options_of_the_context_are_those_of_the_run_that_makes_it(
+    run, model_folder: Path, tmp_path: Path, monkeypatch
+):
+    folder, place = pages(tmp_path / "docs", 40), tmp_path / "x"
+    monkeypatch.setattr(Collection, "recontextualize", stop)
+    run("index", folder, place, code=130)
+    monkeypatch.undo()
+    run("index", folder, place, "--seed", "3", "--context-size", "64")
+    run("index", folder, place, "--seed", "5")
+    run("index", folder, tmp_path / "whole", "--seed", "3", "--context-size", "64")
+    whole = Collection.open(tmp_path / "whole", model=model_folder)
+    with Collection.open(place, model=model_folder) as made, whole as other:
+        assert made.embedder.fingerprint == other.embedder.fingerprint
+    assert told(place, model_folder) == (80, 0, 2, None)
+
+
+def test_only_a_collection_that_is_to_get_a_context_says_so(run, model_folder: Path, tmp_path: Path):
+    """Also where its first one is made of generic texts; not where somebody returned to that."""
+    folder, place = pages(tmp_path / "docs", 4), tmp_path / "x"
+    model = as_model(model_folder)
+    generic = ContextualEmbedder(model, Context.generic(model))
+    made = Collection.create(FaissStore(place), generic, parent_key="source")
+    said = "has no context yet, and makes one of its passages"
+    assert said not in run("index", folder, place, "--dry-run").stderr
+    made.store.update_settings({MOVES_AT: AT_ONCE})
+    assert said in run("index", folder, place, "--dry-run").stderr
+    made.store.update_settings({MOVES_AT: None})
+    assert said not in run("index", folder, place, "--dry-run").stderr
 
 
 def test_without_words_the_vectors_of_a_new_folder_are_made_once(run, tmp_path: Path, monkeypatch):
