@@ -96,6 +96,18 @@ def test_a_file_that_changed_just_now_is_not_trusted(tmp_path: Path) -> None:
     assert [record.text for record in words.of(reader)[0]] == ["two one"]
 
 
+def test_a_file_whose_time_was_set_back_is_split_anew(tmp_path: Path) -> None:
+    """As by archives and builds that give all files one time."""
+    path = written(tmp_path / "birds" / "a.md", "one two")
+    times = path.stat()
+    reader, words = RecordReader(tmp_path / "birds"), Words()
+    words.of(reader)
+    assert words.of(reader)[1] == 0
+    path.write_text("two one")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert [record.text for record in words.of(reader)[0]] == ["two one"]
+
+
 def test_faults_and_guesses_are_said_at_each_reading(tmp_path: Path) -> None:
     folder = pages(tmp_path / "birds")
     written(folder / "bad.md", b"\x00\x01\x02" * 50)

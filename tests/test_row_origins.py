@@ -20,7 +20,7 @@ from cde_rag import Collection, ContextualEmbedder
 from cde_rag.indexing import replacement
 from cde_rag.indexing.replacement import missing_tables, stale_rows
 from cde_rag.indexing.upsert import AddReport
-from cde_rag.readers import Fields, RecordReader
+from cde_rag.readers import Fields, ReadingRules, RecordReader
 from cde_rag.readers import reader as reader_module
 from cde_rag.readers.row_origin import public_origin, row_of
 from cde_rag.stores.faiss import FaissStore
@@ -200,6 +200,20 @@ def test_readers_without_fields_read_by_those_that_the_collection_keeps(tmp_path
         assert {record.id for record in collection.scroll()} == {"t1", "t2", "u0", "u1", "u2", "p1"}
         assert RecordReader(tmp_path / "a.parquet").kept_fields is None
         assert [record.text for record in RecordReader(tmp_path / "a.parquet")] == ["b", "c"]
+
+
+def test_fields_and_rules_that_another_process_kept_are_followed(tmp_path: Path, embedder: Embedder) -> None:
+    """As by a server that had the collection open before."""
+    (tmp_path / "a.csv").write_text("key,body\nt1,a boat\n")
+    write(tmp_path / "docs" / "page.md", 9)
+    with created(tmp_path / "all", embedder) as collection, Collection(FaissStore(tmp_path / "all"), embedder) as other:
+        assert other.count() == 0
+        collection.add_records(RecordReader(tmp_path / "a.csv", fields=Fields(id="key", text="body")))
+        rules = ReadingRules(characters=40)
+        collection.add_records(RecordReader(tmp_path / "docs", reading=rules))
+        assert other.add_records(RecordReader(tmp_path / "a.csv", tmp_path / "docs")).unchanged == collection.count()
+        reader = RecordReader(tmp_path / "docs")
+        assert other.prepare_reader(reader) == collection.inspect().reading == reader.decided
 
 
 def test_a_table_that_left_its_folder_is_named(

@@ -3,6 +3,7 @@
 Long because all of them open or make the collection by the same options.
 """
 
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -243,7 +244,6 @@ def _tenant_store(name: str, options: IndexOptions) -> "Store | None":
 
 def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
-    from cde_rag.collection.first_context import MOVES_AT
     from cde_rag.field_names import key_of
     from cde_rag.indexing.replacement import locate
     from cde_rag.models.plain.fixed_texts import corpus_size
@@ -254,11 +254,10 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     locate(reader, store)
     _follow(reader, reading_of(store.manifest().settings), options)
     opened.prepare_reader(reader)
-    size = corpus_size(opened.embedder.context)
-    if size:
-        kept = f"exists and keeps its context of {counted(size, 'passage')}"
-    elif MOVES_AT in store.manifest().settings:
+    if _makes_context(opened):
         kept = "has no context yet, and makes one of its passages"
+    elif size := corpus_size(opened.embedder.context):
+        kept = f"exists and keeps its context of {counted(size, 'passage')}"
     else:
         kept = "has no context; recontextualize makes one"
     print_state(f"{shown_place(options.path)} {kept}.")
@@ -267,6 +266,13 @@ def _open(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tup
     if opened.parent_key is not None and key_of(opened.parent_key) not in reader.keys:
         typer.echo(f"No record has {opened.parent_key!r}, the collection's parent key: all stand alone.", err=True)
     return opened, total
+
+
+def _makes_context(collection: "Collection") -> bool:
+    """Return True for a collection without a context of its own that is to get one, as of a run that was stopped."""
+    from cde_rag.collection.first_context import is_first, moves_at
+
+    return is_first(collection.embedder.context) and moves_at(collection.store.manifest().settings) < math.inf
 
 
 def _check_options(opened: "Collection", options: IndexOptions) -> None:
@@ -333,7 +339,10 @@ def _begin(store: "Store", reader: "RecordReader", options: IndexOptions) -> "tu
     model = _count_tokens(reader, options)
     if model.identity.is_plain:  # its first context is of another family than its own
         return _create(store, reader, options)
-    embedder = create_without_documents(store, model, reader.fields.parent, at=AT_ONCE)
+    try:
+        embedder = create_without_documents(store, model, reader.fields.parent, at=AT_ONCE)
+    except StoreError as error:
+        raise _made_meanwhile(store, options, error) from error
     return Collection(store, embedder), None
 
 
@@ -368,12 +377,15 @@ def _create(store: "Store", reader: "RecordReader", options: IndexOptions) -> "t
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--parent-key") from error
     except StoreError as error:
-        if store.exists():
-            raise StoreError(
-                f"{shown_place(options.path)} was made by another run meanwhile. Run the same command again."
-            ) from error
-        raise
+        raise _made_meanwhile(store, options, error) from error
     return opened, embedder.context.manifest.documents_seen
+
+
+def _made_meanwhile(store: "Store", options: IndexOptions, error: StoreError) -> StoreError:
+    """Return the error of a new collection that is there by now; else the error itself."""
+    if not store.exists():
+        return error
+    return StoreError(f"{shown_place(options.path)} was made by another run meanwhile. Run the same command again.")
 
 
 def _parent_key(embedder: "Embedder", reader: "RecordReader", options: IndexOptions) -> str | None:
@@ -422,7 +434,10 @@ def _is_terminal() -> bool:
 
 def _add(collection: "Collection", reader: "RecordReader", total: int | None, options: IndexOptions) -> "AddReport":
     """Write all passages, so that they are found by words, and then make the vectors that they lack."""
-    if not has_words(collection.store):  # then only vectors find them
+    from cde_rag.collection.first_context import AT_ONCE, moves_at
+
+    store = collection.store
+    if not has_words(store) and moves_at(store.manifest().settings) != AT_ONCE:  # only vectors find them, made once
         return _written(collection, reader, total, options, "first")
     try:
         report = _written(collection, reader, total, options, "later")
@@ -443,6 +458,9 @@ def _filled(collection: "Collection", options: IndexOptions) -> "EmbedReport":
         print_state(f"{place} is {searchable(documents, pending, stopped=False)}.")
     try:
         with progress_bar("embed", "passages", shown=options.shown) as update:
+            if (options.seed or options.context_size) and _makes_context(collection):
+                seed, size = options.seed, options.context_size
+                collection.recontextualize(seed=seed, context_size=size, embed="later")
             if pending:
                 update(0, pending)  # of these alone: after a small edit a bar of all would begin at 99 %
             return collection.embed_pending(

@@ -537,8 +537,10 @@ class Collection(ProcessBound):
         """Move a collection that began without documents, if that is due; return the number of its records."""
         records = self.store.count()
         if records >= moves_at(self._settings):
-            move(self)
-            self._settings = self.store.manifest().settings
+            self._settings = self.store.manifest().settings  # another process may have moved it
+            if records >= moves_at(self._settings):
+                move(self)
+                self._settings = self.store.manifest().settings
         return records
 
     def _calibrated(self, records: int, fingerprint: str) -> float:
@@ -635,6 +637,7 @@ class Collection(ProcessBound):
         """
         if not isinstance(records, RecordReader):
             return None
+        self._settings = self.store.manifest().settings  # another process may have changed its rules and fields
         records.kept_fields = kept_fields(self._settings)
         if not records.splits:
             return None

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cde_rag.collection.settings import create_in, settings_of
+from cde_rag.context.context import Context
 from cde_rag.context.identity import PLAIN
+from cde_rag.embedders.active import stored_context
 from cde_rag.embedders.protocol import unwrapped
 from cde_rag.errors import CDEWarning, StoreError, warn_user
 from cde_rag.stores.store import Store
+from cde_rag.stores.store_calls import StoreState
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -54,18 +57,27 @@ def moves_at(settings: Mapping[str, Any]) -> float:
     return math.inf if number is None else float(number)
 
 
+def is_first(context: Context) -> bool:
+    """Return True for a Context that was made without documents."""
+    return context.manifest.sampling == "none"
+
+
 def move(collection: "Collection") -> None:
     """Move a collection to a context of its own records.
+
+    One that is to move once, and that somebody gave a context meanwhile, keeps that.
 
     Warns:
         CDEWarning: Another run is in progress, or the store cannot be written; the records are there.
     """
     from cde_rag.embedders.contextual import contextual
 
-    store, own = collection.store, contextual(unwrapped(collection.embedder))
+    store, embedder = collection.store, collection.embedder
+    own = contextual(unwrapped(embedder))
     is_plain = own is not None and own.context.identity.attention == PLAIN  # its first Context is of no corpus
     try:
-        collection.recontextualize(model=own if is_plain else None, embed="later")
+        if is_first(embedder.context) or moves_at(store.manifest().settings) != AT_ONCE:
+            collection.recontextualize(model=own if is_plain else None, embed="later")
     except StoreError as error:
         warn_user(
             f"The records are added, but not embedded in a context of their own. {error} "
@@ -73,10 +85,18 @@ def move(collection: "Collection") -> None:
             CDEWarning,
         )
     else:
-        count, manifest = store.count(), store.manifest()
-        first = manifest.settings.get(MOVES_AT) == AT_ONCE
-        if first:  # nobody asked for the context before, so that nobody returns to it
-            for generation in store.generations():
-                if generation.number != manifest.generation:
-                    store.drop(generation.number)
-        store.update_settings({MOVES_AT: next((n for n in _NUMBERS if n > count and not first), None)})
+        store.write(_end_move)
+
+
+def _end_move(state: StoreState) -> None:
+    """Note when a collection moves again; drop the first generation of one that moves once.
+
+    Nobody asked for its context, so that nobody returns to it. Other runs may have made generations meanwhile.
+    """
+    count, manifest = state.count(), state.manifest()
+    at = moves_at(manifest.settings)
+    for generation in state.generations() if at == AT_ONCE else ():
+        if generation.number < manifest.generation and is_first(stored_context(state, generation.number)):
+            state.drop(generation.number)
+    later = (number for number in _NUMBERS if number > count) if AT_ONCE < at < math.inf else ()
+    state.update_settings({MOVES_AT: next(iter(later), None)})

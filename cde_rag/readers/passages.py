@@ -129,8 +129,9 @@ class PassageRules:
 class KeptPassages:
     """Passages of files for the next reading: a folder is read for its sample or its size, and again to be stored.
 
-    Splitting takes a tenth of the time of embedding. Files are known by path, inode, size and time of change; those
-    that changed in the last seconds are not kept, since another change may leave all of these as they are.
+    Splitting takes a tenth of the time of embedding. Files are known by path, inode, size and times of change, of which
+    programs that unpack or build files set one; those that changed in the last seconds are not kept, since another
+    change may leave all of these as they are.
     """
 
     def __init__(self) -> None:
@@ -156,12 +157,12 @@ class KeptPassages:
 def _key_of(path: Path, metadata: dict[str, str], rules: PassageRules) -> object:
     """Return an object that is equal while a file's passages are the same; None if that cannot be known."""
     try:
-        stat = written(path)
+        stat, renewed = written(path), path.stat().st_ctime_ns
     except OSError:
         return None
     if time.time_ns() - stat[-1] < _SETTLED:
         return None
-    return stat, metadata, rules.reading, rules.as_text, rules.fallback.encoding
+    return stat, renewed, metadata, rules.reading, rules.as_text, rules.fallback.encoding
 
 
 def _size_of(passages: Iterable[Found]) -> int:

@@ -108,7 +108,7 @@ class RecordReader:
         fields: As given; may be set, such as to the parent of the collection that the records go to.
         kept_fields: Fields that the collection keeps; None if it keeps none. If `fields` are the default ones, a file
             of records that has these is read by them. May be set.
-        read_by: The fields that are not the default ones by which the latest iteration read files of records, each as
+        read_by: The fields that are not the default ones by which the latest iteration found records in files, each as
             `Fields.described`.
         only: Absolute paths of the files, and of folders with the files, that iterations read of the folders among the
             sources; None, which is the default, for all. May be set.
@@ -412,9 +412,7 @@ class RecordReader:
             yield from self._counted(file_passages(path, self.rules(), self.roots))
         elif path == STDIN:
             self._table = None
-            fields, _ = self._fields_of(path)
-            self.read_by.add(fields.described)
-            yield from tables.records(self._rows(path, fields), fields)
+            yield from self._rows_by_fields(path)
         else:
             yield from self._of_table(path, named_file(path, self.roots))
 
@@ -431,13 +429,19 @@ class RecordReader:
         else:
             self._files.append(file)
         good = True
-        fields, _ = self._fields_of(path)
-        self.read_by.add(fields.described)
-        for where, found in tables.records(self._rows(path, fields), fields):
+        for where, found in self._rows_by_fields(path):
             good &= isinstance(found, Record)
             yield where, found
         if good and self._table is not None:
             self.good_tables.append(file)
+
+    def _rows_by_fields(self, path: Path) -> Iterator[Found]:
+        """Yield the records of a file of records, and note the fields by which one was found."""
+        fields, _ = self._fields_of(path)
+        for where, found in tables.records(self._rows(path, fields), fields):
+            if isinstance(found, Record):
+                self.read_by.add(fields.described)
+            yield where, found
 
     def _fields_of(self, path: Path) -> tuple[Fields, list[str]]:
         """Return the fields by which a file of records is read, and the names of its first row's; none if unknown."""

@@ -16,8 +16,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cde_rag import Collection, ContextualEmbedder
-from cde_rag.cli import app
+from cde_rag.cli import app, index_run
 from cde_rag.cli.output import progress_bar
+from cde_rag.collection.first_context import AT_ONCE, MOVES_AT, create_without_documents
+from cde_rag.context.context import Context
+from cde_rag.embedders.contextual import as_model
 from cde_rag.errors import StoreError
 from cde_rag.search.searcher import bm25_searcher
 from cde_rag.server.search_results import with_warnings
@@ -560,6 +563,9 @@ def test_a_collection_keeps_the_fields_of_its_rows(run, tmp_path: Path):
     assert "1 added" in run("index", folder / "more.csv", place, "--fields", "id=name,text=words").stdout
     assert json.loads(run("inspect", place, "--json").stdout)["fields"] == {"id": "name", "text": "words"}
     assert "(1 unchanged)" in run("index", folder / "more.csv", place).stdout
+    skipped = run("index", folder / "more.csv", place, "--fields", "text=word", "--skip-bad")
+    assert "1 skipped" in skipped.stdout
+    assert "(1 unchanged)" in run("index", folder / "more.csv", place).stdout, "fields that found nothing are not kept"
     mistyped = run("index", folder / "more.csv", place, "--fields", "text=word", code=1).stderr
     assert "no field 'word' (found: 'name', 'words')" in mistyped
     assert json.loads(run("inspect", place, "--json").stdout)["fields"] == {"id": "name", "text": "words"}
@@ -696,6 +702,10 @@ def pages(folder: Path, count: int = 700) -> Path:
     return folder
 
 
+def stop(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def told(place: Path, model: Path) -> tuple[int, int, int, Any]:
     """Number of records, of those that wait, of the active generation, and at which number the collection moves."""
     with Collection.open(place, model=model) as opened:
@@ -741,10 +751,6 @@ def test_stopped_at_any_time_the_same_command_ends_as_if_it_had_not_been(
     run, model_folder: Path, tmp_path: Path, monkeypatch, stopped: str
 ):
     folder, place = pages(tmp_path / "docs", 40), tmp_path / "x"
-
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
     target = {
         "while it is read": (StoreCalls, "add"),
         "before the move": (Collection, "recontextualize"),
@@ -763,6 +769,101 @@ def test_stopped_at_any_time_the_same_command_ends_as_if_it_had_not_been(
     whole = Collection.open(tmp_path / "whole", model=model_folder)
     with Collection.open(place, model=model_folder) as made, whole as other:
         assert made.embedder.fingerprint == other.embedder.fingerprint
+
+
+def test_a_collection_that_is_open_from_the_first_second_moves_once(run, model_folder: Path, tmp_path: Path):
+    """One that a server has opened before the folder is read, and adds to afterwards."""
+    place = tmp_path / "x"
+    create_without_documents(FaissStore(place), model_folder, "source", at=AT_ONCE)
+    with Collection.open(place, model=model_folder) as served:
+        assert served.search("river") == []
+        run("index", pages(tmp_path / "docs", 40), place)
+        assert served.search("river a7", k=1)
+        moved = served.embedder.fingerprint
+        served.add(["Another river."])
+        assert (served.embedder.fingerprint, served.pending) == (moved, 0)
+        assert served.embedder.context.manifest.documents_seen == 80
+    assert told(place, model_folder) == (81, 0, 2, None)
+
+
+def test_a_context_that_was_chosen_for_a_half_made_collection_stays(
+    run, model_folder: Path, tmp_path: Path, monkeypatch
+):
+    folder, place = pages(tmp_path / "docs", 40), tmp_path / "x"
+    monkeypatch.setattr(Collection, "recontextualize", stop)
+    run("index", folder, place, code=130)
+    monkeypatch.undo()
+    run("recontextualize", place, "--seed", "3", "--context-size", "20")
+    run("recontextualize", place, "--seed", "4", "--context-size", "20")
+    (folder / "more.md").write_text("Another river.")
+    run("index", folder, place)
+    with Collection.open(place, model=model_folder) as made:
+        manifest = made.embedder.context.manifest
+        assert (manifest.seed, manifest.documents_seen, made.pending, len(made)) == (4, 80, 0, 81)
+        assert [one.number for one in made.store.generations()] == [2, 3]
+        assert made.rollback().generation == 2
+    assert told(place, model_folder)[3] is None
+
+
+def test_options_of_the_context_are_those_of_the_run_that_makes_it(
+    run, model_folder: Path, tmp_path: Path, monkeypatch
+):
+    folder, place = pages(tmp_path / "docs", 40), tmp_path / "x"
+    monkeypatch.setattr(Collection, "recontextualize", stop)
+    run("index", folder, place, code=130)
+    monkeypatch.undo()
+    run("index", folder, place, "--seed", "3", "--context-size", "64")
+    run("index", folder, place, "--seed", "5")
+    run("index", folder, tmp_path / "whole", "--seed", "3", "--context-size", "64")
+    whole = Collection.open(tmp_path / "whole", model=model_folder)
+    with Collection.open(place, model=model_folder) as made, whole as other:
+        assert made.embedder.fingerprint == other.embedder.fingerprint
+    assert told(place, model_folder) == (80, 0, 2, None)
+
+
+def test_only_a_collection_that_is_to_get_a_context_says_so(run, model_folder: Path, tmp_path: Path):
+    """Also where its first one is made of generic texts; not where somebody returned to that."""
+    folder, place = pages(tmp_path / "docs", 4), tmp_path / "x"
+    model = as_model(model_folder)
+    generic = ContextualEmbedder(model, Context.generic(model))
+    made = Collection.create(FaissStore(place), generic, parent_key="source")
+    said = "has no context yet, and makes one of its passages"
+    assert said not in run("index", folder, place, "--dry-run").stderr
+    made.store.update_settings({MOVES_AT: AT_ONCE})
+    assert said in run("index", folder, place, "--dry-run").stderr
+    made.store.update_settings({MOVES_AT: None})
+    assert said not in run("index", folder, place, "--dry-run").stderr
+
+
+def test_without_words_the_vectors_of_a_new_folder_are_made_once(run, tmp_path: Path, monkeypatch):
+    """Not in the first context and then in its own; what is not read is named there, too."""
+    monkeypatch.setattr(index_run, "has_words", lambda _: False)
+    folder, place, made = pages(tmp_path / "docs", 40), tmp_path / "x", []
+    (folder / "photo.png").write_bytes(b"")
+    embed = ContextualEmbedder.embed_passages
+
+    def noting(self: Any, texts: Any, *rest: Any) -> Any:
+        made.extend(texts)
+        return embed(self, texts, *rest)
+
+    monkeypatch.setattr(ContextualEmbedder, "embed_passages", noting)
+    assert "Files not read: .png 1." in run("index", folder, place).stderr
+    assert len(made) == 80
+
+
+def test_another_run_that_makes_the_collection_first_is_named(run, tmp_path: Path, monkeypatch):
+    folder, place = pages(tmp_path / "docs", 4), tmp_path / "x"
+    count_tokens = index_run._count_tokens
+
+    def run_another(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        run("index", folder, place)
+        return count_tokens(*arguments)
+
+    monkeypatch.setattr(index_run, "_count_tokens", run_another)
+    stderr = run("index", folder, place, code=1).stderr
+    assert f"{place} was made by another run meanwhile. Run the same command again." in stderr
+    assert "(8 unchanged)" in run("index", folder, place).stdout
 
 
 def test_a_folder_whose_files_are_all_bad_leaves_no_collection(run, tmp_path: Path):
