@@ -514,6 +514,8 @@ def _put_same(
 
 def _unfilled(session: Session, generation: int, waiting: AbstractSet[str] | Literal["all"]) -> Iterator[list[Row]]:
     """Yield the rows that an inactive generation lacks, but for some ids, or all, that the active one lacks, too."""
+    if waiting == "all" and not session.count_vectors(session.manifest.active):
+        return  # as of a folder that was just read: no row has to be looked at
     after = None
     while rows := session.lacking(generation, after=after, limit=_FILLED_AT_ONCE):
         if due := [row for row in rows if row.digest or (waiting != "all" and row.record.id not in waiting)]:
