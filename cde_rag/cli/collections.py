@@ -268,7 +268,7 @@ def _said_of_language(store: "Store", query: str, by: str) -> str:
 
 
 def _say_pending(store: "Store", by: str) -> None:
-    """Say on stderr how many passages a search did not compare by vectors, if it compares any, and that some may lack."""
+    """Say on stderr that passages may be missing, and how many were not compared by vectors, if a search compares any."""
     say_unfinished(store)
     if by != "bm25" and (pending := store.count_pending()):
         found = f"{pending:,} of {store.count():,} passages wait for their vectors"
@@ -280,7 +280,8 @@ def say_unfinished(store: "Store") -> None:
     from cde_rag.collection.first_context import AT_ONCE, moves_at
 
     if moves_at(store.manifest().settings) == AT_ONCE:
-        typer.echo("Passages may be missing: the first cde-rag index has not ended. If none runs, run it again.", err=True)
+        unfinished = "Passages may be missing: the first cde-rag index has not ended. If none runs, run it again."
+        typer.echo(unfinished, err=True)
 
 
 def has_words(store: "Store", *, say: bool = False) -> bool:
