@@ -268,7 +268,7 @@ def _said_of_language(store: "Store", query: str, by: str) -> str:
 
 
 def _say_pending(store: "Store", by: str) -> None:
-    """Say on stderr that passages may be missing, and how many were not compared by vectors, if a search compares any."""
+    """Say on stderr that passages may be missing, and how many were not compared by vectors, if any were."""
     say_unfinished(store)
     if by != "bm25" and (pending := store.count_pending()):
         found = f"{pending:,} of {store.count():,} passages wait for their vectors"

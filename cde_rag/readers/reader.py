@@ -203,7 +203,7 @@ class RecordReader:
         self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
         self.guessed, self.bad_files, self._refused, self.read_by = [], [], False, set[str]()
         self.documents.clear()
-        self.good_tables, self._read_ids, self._files = [], {}, []
+        self.good_tables, self._read_ids, self._files = [], dict[int, int](), []
         stopped = False
         for where, found in self._found():
             reason, passed = found, self._is_skipped(where)
