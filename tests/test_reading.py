@@ -210,7 +210,7 @@ def test_a_missing_column_is_one_message(tmp_path: Path, name: str) -> None:
     with pytest.raises(CorpusError) as error:
         list(RecordReader(tmp_path / name))
     assert str(error.value).count("no field 'text' (found: 'question', 'answer')") == 1
-    assert "(and 299 more). Mend" in str(error.value)
+    assert str(error.value).endswith(" (and 299 more).")  # to skip the bad ones would skip all
 
 
 @pytest.mark.parametrize(

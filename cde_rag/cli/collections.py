@@ -268,10 +268,20 @@ def _said_of_language(store: "Store", query: str, by: str) -> str:
 
 
 def _say_pending(store: "Store", by: str) -> None:
-    """Say on stderr how many passages a search did not compare by vectors, if it compares any."""
+    """Say on stderr that passages may be missing, and how many were not compared by vectors, if any were."""
+    say_unfinished(store)
     if by != "bm25" and (pending := store.count_pending()):
         found = f"{pending:,} of {store.count():,} passages wait for their vectors"
         typer.echo(f"{found}. cde-rag index, run again, makes them.", err=True)
+
+
+def say_unfinished(store: "Store") -> None:
+    """Say on stderr if the first run of `index` was stopped, or goes on: its sources may not all have been read."""
+    from cde_rag.collection.first_context import AT_ONCE, moves_at
+
+    if moves_at(store.manifest().settings) == AT_ONCE:
+        unfinished = "Passages may be missing: the first cde-rag index has not ended. If none runs, run it again."
+        typer.echo(unfinished, err=True)
 
 
 def has_words(store: "Store", *, say: bool = False) -> bool:

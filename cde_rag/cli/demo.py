@@ -1,5 +1,6 @@
 """The command demo: the documentation of cde-rag, indexed by default, and questions whose answers are known."""
 
+import shutil
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -246,13 +247,18 @@ def _print_hits(collection: "Collection", query: str, k: int, *, as_json: bool) 
 
 
 def _ask(collection: "Collection", k: int) -> None:
-    """Answer questions from the terminal, if there is one."""
-    if not sys.stdin.isatty():
-        typer.echo("\nThe same for pages of yours: cde-rag index FOLDER NAME.faiss")
-        return
-    typer.echo("\nNow yours; an empty line ends.")
-    while question := _read_question():
-        _print_hits(collection, question, k, as_json=False)
+    """Answer questions from the terminal, if there is one, and end with the command for other pages."""
+    if sys.stdin.isatty():
+        typer.echo("\nNow yours; an empty line ends.")
+        while question := _read_question():
+            _print_hits(collection, question, k, as_json=False)
+    typer.echo(f"\nThe same for pages of yours: {_command()} index FOLDER NAME.faiss")
+
+
+def _command() -> str:
+    """Return this command as a shell finds it: `make demo` runs one that is on no path."""
+    called = sys.argv[0]
+    return called if Path(called).name == "cde-rag" and shutil.which("cde-rag") is None else "cde-rag"
 
 
 def _read_question() -> str:

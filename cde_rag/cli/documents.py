@@ -20,6 +20,7 @@ from cde_rag.cli.collections import (
     WhereOption,
     existing,
     open_collection,
+    say_unfinished,
 )
 from cde_rag.cli.output import (
     WHOLE,
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
     from cde_rag.stores.store import Store
 
 _MOST: Final = 200_000  # passages whose documents inspect counts: a second or two
-_NAMES: Final = "Ids of passages, as search prints them, or names of documents, as list prints them."
+_NAMES: Final = (
+    "Ids of passages, as search prints them, or names of documents, as list prints them; of a CSV or another file of "
+    "rows its name, for all its rows."
+)
 
 
 def inspect(
@@ -82,6 +86,7 @@ def inspect(
     megabytes = None if size is None else f"{size / 1e6:,.1f} MB"
     in_words = {"reading": inspection.reading.described, "fields": Fields(**inspection.fields).described or None}
     print_fields(fields | {"disk_bytes": megabytes, **in_words})
+    say_unfinished(store)
     if inspection.newer_defaults:
         of_tenant = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
         typer.echo(f"To adopt the newer defaults: cde-rag upgrade {shown_place(collection)}{of_tenant}", err=True)
@@ -247,17 +252,17 @@ def _count_documents(store: "Store") -> int | None:
 
 
 def _named(store: "Store", names: Sequence[str]) -> "list[Record]":
-    """Return the passages of all names, once each: the one of this id, or those of this document.
+    """Return the passages of all names, once each: the one of this id, those of this document, or this file's rows.
 
     Raises:
         StoreError: There is nothing of a name.
     """
-    from cde_rag.collection.contents import document_records
+    from cde_rag.collection.contents import document_records, file_rows
 
     by_id = {row.record.id: row.record for row in store.get(list(dict.fromkeys(names)))}
     found: dict[str, Record] = {}
     for name in names:
-        records = [by_id[name]] if name in by_id else document_records(store, name)
+        records = [by_id[name]] if name in by_id else document_records(store, name) or file_rows(store, name)
         if not records:
             raise StoreError(
                 f"Expected a passage or a document of the name {name!r:.200}, found none. cde-rag list shows the "

@@ -327,6 +327,8 @@ def explain_no_hits(
         narrowed: True if the search had an offset or a least score.
     """
     from cde_rag.field_names import GROUPS, value_at
+    from cde_rag.readers import PARENT_KEY
+    from cde_rag.readers.row_origin import TABLE_NAME
     from cde_rag.search.searcher import common_fields
 
     all_, matching = store.count(), store.count(where)
@@ -337,7 +339,9 @@ def explain_no_hits(
         if field not in GROUPS and not store.count({field: wanted}):
             having = _first(store, {field: {"exists": True}})
             if having is not None:
-                return f"0 of {all_:,} passages match {field!r}. The first that has it: {_metadata(having)}"
+                rows = field == PARENT_KEY and store.count({TABLE_NAME: {"exists": True}}) > 0
+                other = f" Rows of tables have {TABLE_NAME!r} instead." if rows else ""
+                return f"0 of {all_:,} passages match {field!r}. The first that has it: {_metadata(having)}{other}"
             return f"no passage has the field {field!r}. {common_fields(store)}"
     example = f"The first passage has {_metadata(one)}"
     if not matching:

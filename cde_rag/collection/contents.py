@@ -13,7 +13,7 @@ from cde_rag.collection.collection import Collection
 from cde_rag.field_names import elements, field_name
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, SECTION_KEY
 from cde_rag.readers.passages import UNITS, UPLOADED_KEY, document_name, document_of, file_of
-from cde_rag.readers.row_origin import TableFile, row_of
+from cde_rag.readers.row_origin import TABLE_NAME, TableFile, row_of
 from cde_rag.records import Record, default_id, parent_of
 from cde_rag.stores.store import Store
 
@@ -126,6 +126,8 @@ class Contents:
             for at, value in record.metadata.items():
                 if at not in _PLACES:
                     _count(fields, field_name(at), value)
+            if (table := TableFile.of(record.metadata)) is not None:  # rows have no `source` to filter by
+                _count(fields, TABLE_NAME, table.name)
         examples = list(headings)[:: max(1, len(headings) // EXAMPLES)][:EXAMPLES]
         narrowing = {
             name: each
@@ -143,6 +145,12 @@ def document_records(store: Store, name: str) -> list[Record]:
     rows = [*store.get([name]), *store.scroll(where=where)]
     found = {row.record.id: row.record for row in rows if document_name(row.record, key) == name}
     return list(found.values())
+
+
+def file_rows(store: Store, name: str) -> list[Record]:
+    """Return the rows of a file of records by its name, as `StoredDocument.row` has it; none if there is none."""
+    rows = (row.record for row in store.scroll(where={TABLE_NAME: name}))
+    return [record for record in rows if TableFile.of(record.metadata) is not None]
 
 
 def count_passage(documents: dict[str, StoredDocument], record: Record, key: str | None) -> str:

@@ -8,6 +8,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.records import Record, default_id, usable
 
 FIELDS: Final = "fields"  # key of a collection's settings
+NO_FIELD: Final = "no field"  # begins the reason of a row that lacks a column it is read by
 _OTHER_IDS = "give each record one, or name another field of ids (--fields id=…; in Python Fields(id=…))"
 _ROLES: Final = frozenset({"id", "text", "title"})
 _EXACT = 2.0**53  # floats from here on stand for several whole numbers
@@ -144,7 +145,7 @@ def _take(rest: dict[str, Any], field: str) -> object:
     if field not in rest:
         found = ", ".join(repr(name) for name in rest) or "none"
         raise UnusableError(
-            f"no field {field!r} (found: {found}); name the fields that hold id, text and title "
+            f"{NO_FIELD} {field!r} (found: {found}); name the fields that hold id, text and title "
             "(--fields id=…,text=…,title=…; in Python Fields(id=…, text=…, title=…))"
         )
     return cast(object, rest.pop(field))

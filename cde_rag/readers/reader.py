@@ -26,7 +26,7 @@ from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.readers import tables
-from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
+from cde_rag.readers.columns import NO_FIELD, EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.decoding import GUESS, Fallback
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.languages import is_english
@@ -203,7 +203,7 @@ class RecordReader:
         self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
         self.guessed, self.bad_files, self._refused, self.read_by = [], [], False, set[str]()
         self.documents.clear()
-        self.good_tables, self._read_ids, self._files = [], {}, []
+        self.good_tables, self._read_ids, self._files = [], dict[int, int](), []
         stopped = False
         for where, found in self._found():
             reason, passed = found, self._is_skipped(where)
@@ -227,8 +227,9 @@ class RecordReader:
         if self._refused:
             others = self.skipped - sum(count for _, count in self._faults.values())
             found = f"{'; '.join(self.reports)}{f'; and {others} more' if others else ''}"
+            misnamed = not self._read_ids and all(reason.startswith(NO_FIELD) for _, reason in self._faults)
             self.skipped, self._faults = 0, {}
-            raise CorpusError(f"{found}. Mend the bad records, or skip them (--skip-bad).")
+            raise CorpusError(f"{found}." if misnamed else f"{found}. Mend the bad records, or skip them (--skip-bad).")
 
     def _first(self, where: str, found: Record) -> Record | None:
         """Return a record with the origin of the first one of its id; None if that has another title or text.

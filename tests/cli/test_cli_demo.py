@@ -71,6 +71,18 @@ def test_the_systems_are_compared_and_questions_shown(run, small: Path, tmp_path
     assert shown.splitlines()[-1].startswith("The same for pages of yours: cde-rag index")
 
 
+@pytest.mark.parametrize(("on_path", "shown"), [(False, ".venv/bin/cde-rag"), (True, "cde-rag")])
+def test_the_last_line_is_a_command_that_the_shell_finds(
+    run, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool, shown: str
+) -> None:
+    (tmp_path / "cde-rag").write_text("#!/bin/sh\n")
+    (tmp_path / "cde-rag").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path if on_path else tmp_path / "none"))
+    monkeypatch.setattr("sys.argv", [".venv/bin/cde-rag", "demo"])
+    last = run("demo", "--path", tmp_path / "index").stdout.splitlines()[-1]
+    assert last == f"The same for pages of yours: {shown} index FOLDER NAME.faiss"
+
+
 def test_check_prints_fractions_and_fails_where_too_few_are_answered(
     run, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,20 @@ def test_rows_without_ids_are_listed_by_title_or_words_with_file_and_row(run, tm
     assert "a boat" in run("get", tmp_path / "p", ids[0]).stdout
 
 
+def test_a_file_of_rows_names_all_its_rows(run, tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/page.md").write_text("# Rivers\n\na river\n")
+    (tmp_path / "docs/rows.csv").write_text("id,text\n7,a boat\n8,a sail\n")
+    (tmp_path / "docs/others.csv").write_text("id,text\n9,an oar\n")
+    run("index", tmp_path / "docs", tmp_path / "p")
+    found = json.loads(run("get", tmp_path / "p", "docs/rows.csv", "--json").stdout)["records"]
+    assert [record["id"] for record in found] == ["7", "8"]
+    by_source = run("list", tmp_path / "p", "--where", '{"source": "docs/rows.csv"}').stderr
+    assert by_source.endswith(" Rows of tables have 'table.file' instead.\n")
+    run("delete", tmp_path / "p", "docs/rows.csv")
+    assert listed(run, tmp_path / "p").keys() == {"docs/page.md", "9"}
+
+
 def test_passages_are_printed_by_id_and_by_document(run, docs: Path):
     found = json.loads(run("get", docs, "docs/rivers.md", "7", "docs/rivers.md#0", "--json").stdout)["records"]
     assert [record["id"] for record in found] == ["docs/rivers.md#0", "7"]

@@ -568,6 +568,7 @@ def test_a_collection_keeps_the_fields_of_its_rows(run, tmp_path: Path):
     assert "(1 unchanged)" in run("index", folder / "more.csv", place).stdout, "fields that found nothing are not kept"
     mistyped = run("index", folder / "more.csv", place, "--fields", "text=word", code=1).stderr
     assert "no field 'word' (found: 'name', 'words')" in mistyped
+    assert "skip" not in mistyped  # it would skip all
     assert json.loads(run("inspect", place, "--json").stdout)["fields"] == {"id": "name", "text": "words"}
 
 
@@ -762,9 +763,13 @@ def test_stopped_at_any_time_the_same_command_ends_as_if_it_had_not_been(
     assert "keeps its context" not in stderr
     assert told(place, model_folder)[3] == (None if stopped == "while vectors are made" else 1)
     monkeypatch.undo()
+    unfinished = "Passages may be missing: the first cde-rag index has not ended."
+    for command in (("search", place, "river", "--by", "bm25"), ("inspect", place)):
+        assert (unfinished in run(*command).stderr) == (stopped != "while vectors are made")
     stderr = run("index", folder, place).stderr
     assert ("has no context yet, and makes one of its passages" in stderr) == (stopped != "while vectors are made")
     assert told(place, model_folder)[1:] == (0, 2, None)
+    assert unfinished not in run("search", place, "river").stderr
     run("index", folder, tmp_path / "whole")
     whole = Collection.open(tmp_path / "whole", model=model_folder)
     with Collection.open(place, model=model_folder) as made, whole as other:

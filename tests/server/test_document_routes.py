@@ -292,6 +292,9 @@ def test_rows_say_where_they_stand_and_name_no_folder_of_the_server(server: Runn
     assert upload(server, "sent.jsonl", b'\n{"id": "sent", "text": "river bank"}\n')["status"] == "succeeded"
     body = {"query": "river", "by": "bm25", "where": {"table.row": 2}, "matches": True}
     hits = server.post("/v1/collections/papers/search", body)["hits"]
+    fields = {one["name"]: one["values"] for one in server.get("/v1/collections/papers/overview")["fields"]}
+    files = ("docs/own.csv", "uploads/sent.jsonl")  # to filter by, since rows have no source
+    assert fields["table.file"] == [{"value": name, "passages": 1} for name in files]
     assert {hit["id"]: (hit["metadata"]["table"], hit["place"]) for hit in hits} == {
         "own": ({"file": "docs/own.csv", "row": 2}, "row 2"),
         "sent": ({"file": "uploads/sent.jsonl", "row": 2}, "row 2"),

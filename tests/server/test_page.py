@@ -548,7 +548,9 @@ def test_the_library_says_that_it_loads_and_filters_at_once(server: Running, bro
 
 @needs_a_browser
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
-def test_directives_of_microsofts_markdown_are_not_shown(server: Running, browser: Browser) -> None:
+def test_directives_of_microsofts_markdown_and_kramdowns_attributes_are_not_shown(
+    server: Running, browser: Browser
+) -> None:
     text = """River bank. [!INCLUDE [a boat](../includes/boat.md)] First<br>second<br/>third.
 
 > [!NOTE]
@@ -563,6 +565,8 @@ Write `<br>` in code.
 ```
 <br> [!INCLUDE x]
 ```
+
+See [a mill](mill.md){:target="_blank"}{: .wide #mill }, and {:ok, mill}.
 """
     server.service.registry.collection("notes").collection.add([text], metadata=[{"source": "a.md"}])
     visit = Visit(browser, f"{server.url}/?collection=notes&q=river")
@@ -573,6 +577,7 @@ Write `<br>` in code.
     expect(found).to_contain_text("First second third.")
     expect(found.locator("blockquote strong")).to_have_text("Note:")
     expect(found.locator("pre")).to_have_text("<br> [!INCLUDE x]")
+    assert "See a mill, and {:ok, mill}." in found.inner_text()
     assert not re.search(r":::|INCLUDE \[|VIDEO", found.inner_text())
     assert visit.errors == []
     visit.page.close()

@@ -196,8 +196,9 @@ function documentOf(one, name) {
   const facts = [counted(one.passages, "passage"), ...dates.filter(Boolean)].join(" · ");
   const text = made("div");
   const path = shownName(one);
+  const from = one.place && one.place !== path ? ` · ${one.place}` : ""; // of a row that has an id
   if (one.label !== path) text.append(made("p", one.label, { className: "what" }));
-  text.append(made("p", path, { className: "path" }), made("p", facts, { className: "note" }));
+  text.append(made("p", path + from, { className: "path" }), made("p", facts, { className: "note" }));
   const actions = made("div", undefined, { className: "actions" });
   if (one.can_reindex) {
     actions.append(

@@ -83,9 +83,10 @@ export function snippet(hit) {
   return [start ? "… " : "", ...marked(text.slice(start, end), hit.matches), end < text.length ? " …" : ""];
 }
 
-// Microsoft's Markdown: pictures become those of Markdown, notes a word, and other directives are left out; code stays.
+// Microsoft's Markdown: pictures become those of Markdown, notes a word, and other directives are left out, as are
+// kramdown's attributes, such as `{:target="_blank"}`; code stays.
 const DIRECTIVES =
-  /(?<kept>(`+)[^`]*\2)|\[!(?<note>NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]|\[!\w[\w-]*\s*\[[^\]]*\]\([^()\s]*\)\]|\[!\w[\w-]*(?:\s[^\][]*)?\]|:::image(?<image>(?:(?!:::)[^])*):::|^[^\S\n]*:::.*$|(?<line><br\s*\/?>)/gim;
+  /(?<kept>(`+)[^`]*\2)|\[!(?<note>NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]|\[!\w[\w-]*\s*\[[^\]]*\]\([^()\s]*\)\]|\[!\w[\w-]*(?:\s[^\][]*)?\]|:::image(?<image>(?:(?!:::)[^])*):::|^[^\S\n]*:::.*$|\{:(?:\s*(?:[.#][\w-]+|[\w-]+="[^"\n]*"))+\s*\}|(?<line><br\s*\/?>)/gim;
 
 function withoutDirectives(text) {
   return text.replace(DIRECTIVES, (...found) => {
