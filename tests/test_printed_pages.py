@@ -35,10 +35,10 @@ HANDBOOK = [
 
 def written() -> list[str]:
     """Paragraphs of the documentation in plain words."""
-    blocks = [block for page in sorted(GUIDE.glob("*.md")) for block in page.read_text("utf-8").split("\n\n")]
+    blocks = [block for page in sorted(GUIDE.parent.rglob("*.md")) for block in page.read_text("utf-8").split("\n\n")]
     prose = [" ".join(re.sub(r"[`*|]|\]\(\S+\)", "", block).split()) for block in blocks if block[:1].isupper()]
     return [
-        block for block in prose if len(block) > 90 and re.fullmatch(r"[\w .,;:'-]+\.", block) and " -" not in block
+        block for block in prose if len(block) > 90 and re.fullmatch(r"(?:[^\W_]|[ .,;:'-])+\.", block) and " -" not in block
     ][:40]
 
 
