@@ -97,7 +97,7 @@ def test_a_file_that_changed_just_now_is_not_trusted(tmp_path: Path) -> None:
 
 
 def test_a_file_whose_time_was_set_back_is_split_anew(tmp_path: Path) -> None:
-    """As by archives and builds that give all files one time."""
+    """Archives and builds give all files one time."""
     path = written(tmp_path / "birds" / "a.md", "one two")
     times = path.stat()
     reader, words = RecordReader(tmp_path / "birds"), Words()

@@ -38,7 +38,9 @@ def written() -> list[str]:
     blocks = [block for page in sorted(GUIDE.parent.rglob("*.md")) for block in page.read_text("utf-8").split("\n\n")]
     prose = [" ".join(re.sub(r"[`*|]|\]\(\S+\)", "", block).split()) for block in blocks if block[:1].isupper()]
     return [
-        block for block in prose if len(block) > 90 and re.fullmatch(r"(?:[^\W_]|[ .,;:'-])+\.", block) and " -" not in block
+        block
+        for block in prose
+        if len(block) > 90 and re.fullmatch(r"(?:[^\W_]|[ .,;:'-])+\.", block) and " -" not in block
     ][:40]
 
 

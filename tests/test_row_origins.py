@@ -203,7 +203,7 @@ def test_readers_without_fields_read_by_those_that_the_collection_keeps(tmp_path
 
 
 def test_fields_and_rules_that_another_process_kept_are_followed(tmp_path: Path, embedder: Embedder) -> None:
-    """As by a server that had the collection open before."""
+    """A server had the collection open before."""
     (tmp_path / "a.csv").write_text("key,body\nt1,a boat\n")
     write(tmp_path / "docs" / "page.md", 9)
     with created(tmp_path / "all", embedder) as collection, Collection(FaissStore(tmp_path / "all"), embedder) as other:

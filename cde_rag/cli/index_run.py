@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -219,8 +218,7 @@ def _plan(reader: "RecordReader", options: IndexOptions) -> dict[str, int]:
 def _count_tokens(reader: "RecordReader", options: IndexOptions) -> "Model":
     """Let a reader count the tokens of a new collection's model; return the model."""
     model = _new_model(options)
-    count_tokens = partial(model.count_tokens, windows=False)
-    reader.count_with(count_tokens, model.identity.max_length, identity=model.identity)
+    reader.count_tokens_of(model)
     return model
 
 

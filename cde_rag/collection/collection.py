@@ -6,7 +6,6 @@ Long because every method documents its arguments and errors; the procedures are
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast, overload
 
@@ -305,8 +304,7 @@ class Collection(ProcessBound):
                 raise CorpusError(f"{', '.join(map(str, sources))}: expected documents, found none.")
         else:
             loaded = as_model(model or "cde-mini", options)
-            count_tokens = partial(loaded.count_tokens, windows=False)
-            reader.count_with(count_tokens, loaded.identity.max_length, identity=loaded.identity)
+            reader.count_tokens_of(loaded)
             sample = (embedded_text(record) for record in reader)
             context = sampled(loaded, contextual_identity(loaded), sample, None, seed=0, unit="passage")
             embedder = ContextualEmbedder(loaded, context, options=options.of_loaded)

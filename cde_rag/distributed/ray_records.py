@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -137,7 +136,7 @@ class _ReadSource:
             reader = self.reader(source)
             if self.model is not None:
                 model = as_model(self.model)
-                reader.count_with(partial(model.count_tokens, windows=False), model.identity.max_length)
+                reader.count_tokens_of(model)
             records = iter(reader)
             while part := list(islice(records, _ROWS)):
                 passages = [reader.documents.get(document_of(record) or "") for record in part]

@@ -24,6 +24,7 @@ from cde_rag.errors import CorpusError, UnreadFilesWarning, counted, warn_user
 from cde_rag.field_names import names_of
 from cde_rag.models.files.names import ModelName
 from cde_rag.models.loading import ModelSource
+from cde_rag.models.model import Model
 from cde_rag.models.tokenizer import TextTokenizer
 from cde_rag.readers import tables
 from cde_rag.readers.columns import NO_FIELD, EmptyFileError, Fields, Found, UnusableError
@@ -80,10 +81,9 @@ class RecordReader:
     """Iterable of the records in files and folders, streamed anew at each iteration.
 
     An iteration keeps about a hundred bytes per record in memory, to detect repeated ids, and up to 32 MB of passages
-    of files, so that the next one does not split them again. Rows of files have their
-    origin in the metadata, `table`: file and row; see `row_origin`.
-    `Collection.add_records(reader)` replaces the passages of the reader's text documents; of other iterables of its
-    records it upserts each alone.
+    of files, so that the next one does not split them again. Rows of files have their origin in the metadata, `table`:
+    file and row; see `row_origin`. `Collection.add_records(reader)` replaces the passages of the reader's text
+    documents; of other iterables of its records it upserts each alone.
 
     Args:
         sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text,
@@ -367,6 +367,11 @@ class RecordReader:
         self._counter = count_tokens, window
         if identity is None or identity != self._tokens_of:
             self._tokens_of, self._kept = identity, KeptPassages()
+
+    def count_tokens_of(self, model: Model) -> None:
+        """Count the tokens of a model, which cuts longer texts, from now on."""
+        limit = model.identity.max_length
+        self.count_with(partial(model.count_tokens, windows=False), limit, identity=model.identity)
 
     def read_as(self, stored: ReadingRules) -> ReadingRules:
         """Take the rules of a collection, unless others were given; return those that are followed."""

@@ -707,6 +707,13 @@ def stop(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
+def half_made(run: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, place: Path) -> None:
+    """Collection of a folder, stopped before its move."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "recontextualize", stop)
+        run("index", folder, place, code=130)
+
+
 def told(place: Path, model: Path) -> tuple[int, int, int, Any]:
     """Number of records, of those that wait, of the active generation, and at which number the collection moves."""
     with Collection.open(place, model=model) as opened:
@@ -795,9 +802,7 @@ def test_a_context_that_was_chosen_for_a_half_made_collection_stays(
     run, model_folder: Path, tmp_path: Path, monkeypatch
 ):
     folder, place = pages(tmp_path / "docs", 40), tmp_path / "x"
-    monkeypatch.setattr(Collection, "recontextualize", stop)
-    run("index", folder, place, code=130)
-    monkeypatch.undo()
+    half_made(run, monkeypatch, folder, place)
     run("recontextualize", place, "--seed", "3", "--context-size", "20")
     run("recontextualize", place, "--seed", "4", "--context-size", "20")
     (folder / "more.md").write_text("Another river.")
@@ -814,9 +819,7 @@ def test_options_of_the_context_are_those_of_the_run_that_makes_it(
     run, model_folder: Path, tmp_path: Path, monkeypatch
 ):
     folder, place = pages(tmp_path / "docs", 40), tmp_path / "x"
-    monkeypatch.setattr(Collection, "recontextualize", stop)
-    run("index", folder, place, code=130)
-    monkeypatch.undo()
+    half_made(run, monkeypatch, folder, place)
     run("index", folder, place, "--seed", "3", "--context-size", "64")
     run("index", folder, place, "--seed", "5")
     run("index", folder, tmp_path / "whole", "--seed", "3", "--context-size", "64")

@@ -161,7 +161,7 @@ def test_a_table_without_a_column_text_is_added_by_the_columns_that_it_has(serve
 
 
 def test_a_file_that_is_not_utf_8_is_read_as_the_command_reads_it(server: Running) -> None:
-    """As a spreadsheet program saves CSV by default; the result names it."""
+    """CSV as a spreadsheet program saves it by default; the result names it."""
     papers = server.service.registry.collection("papers").collection
     rows = upload(server, "cafe.csv", "id;text\n1;Café\n".encode("cp1252"))["result"]
     text = upload(server, "cafe.txt", "A café at the river.".encode("cp1252"))["result"]
