@@ -169,9 +169,9 @@ def measured(folder: Path, site: Site, work: Path) -> tuple[Judged, dict[str, Sy
     with collection:
         questions = read_questions(folder, site.name, page_names(pages))
         index = JudgedIndex.of_pages(collection, questions, site)
-        runs = {INDEX: _kept(kept, INDEX, lambda: _of_index(index, seconds))}
+        runs = {INDEX: kept_scores(kept, INDEX, lambda: _of_index(index, seconds))}
     for system, tutorial in TUTORIALS.items():
-        runs[system] = _kept(kept, system, partial(_of_tutorial, tutorial, pages, index.data))
+        runs[system] = kept_scores(kept, system, partial(tutorial_scores, tutorial, pages, index.data))
         print(f"{site.name}: {system}", file=sys.stderr, flush=True)
     return index.data, runs
 
@@ -184,7 +184,8 @@ def _of_index(index: JudgedIndex, seconds: float) -> SystemScores:
     return SystemScores(scored(index.data, rankings, counting_tokenizer()), seconds, spent)
 
 
-def _of_tutorial(tutorial: Callable[[Path], Search], pages: Path, asked: Judged) -> SystemScores:
+def tutorial_scores(tutorial: Callable[[Path], Search], pages: Path, asked: Judged) -> SystemScores:
+    """Index a folder by another system, and score its hits, whose passages are its own."""
     started = time.perf_counter()
     search = tutorial(pages)
     ready = time.perf_counter()
@@ -200,8 +201,8 @@ def _of_tutorial(tutorial: Callable[[Path], Search], pages: Path, asked: Judged)
     return SystemScores(scored(data, rankings, counting_tokenizer()), ready - started, spent)
 
 
-def _kept(folder: Path, system: str, measure: Callable[[], SystemScores]) -> SystemScores:
-    """Return what a file has, or measure and write it."""
+def kept_scores(folder: Path, system: str, measure: Callable[[], SystemScores]) -> SystemScores:
+    """Return the scores that a folder holds of a system, or measure and write them."""
     file = folder / f"{system.replace(' ', '-')}.json"
     if not file.exists():
         made = measure()
