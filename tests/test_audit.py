@@ -1,5 +1,7 @@
 """An audit counts the vectors that a model and context make of the stored texts, in every kind of store, and reads."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +45,9 @@ def qdrant(folder: Path, vectors: np.ndarray) -> str:
 def chroma(folder: Path, vectors: np.ndarray) -> str:
     import chromadb
 
-    collection = chromadb.PersistentClient(path=str(folder)).create_collection("papers", embedding_function=None)
-    collection.add(ids=[str(number) for number in range(COUNT)], documents=TEXTS, embeddings=vectors)  # type: ignore[arg-type]
+    with chromadb.PersistentClient(path=str(folder)) as client:
+        collection = client.create_collection("papers", embedding_function=None)
+        collection.add(ids=[str(number) for number in range(COUNT)], documents=TEXTS, embeddings=vectors)  # type: ignore[arg-type]
     return f"chroma:{folder}#papers"
 
 
@@ -242,6 +245,25 @@ def test_a_stamp_of_another_space_is_told(tmp_path: Path):
     assert found.stamp == THEIRS.fingerprint
     assert "stamp names" in found.advice
     assert "Nothing to do" not in found.advice
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_only_the_client_of_an_audit_is_closed(tmp_path: Path):
+    import chromadb
+
+    def open_files() -> list[str]:
+        links = (os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd"))
+        return [link for link in links if link.startswith(str(tmp_path))]
+
+    target = chroma(tmp_path, np.eye(COUNT, dtype=np.float32))
+    with source_of(target):
+        assert open_files()
+    assert open_files() == []
+    with chromadb.PersistentClient(path=str(tmp_path)) as client:
+        application = client.get_collection("papers", embedding_function=None)
+        with source_of(target):
+            pass
+        assert application.count() == COUNT
 
 
 def test_a_name_that_is_not_there_is_told(fill: Fill, tmp_path: Path):

@@ -5,7 +5,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -111,9 +111,10 @@ def _chroma(
             folder = _folder(target, place, "chroma.sqlite3")
             _check_schema(target, chromadb, folder)
             client, home = chromadb.PersistentClient(path=str(folder)), _journal(folder, name)
-        source = ChromaCollection(target, client, name, home, random)
-        source.check_there()
-        yield source
+        with nullcontext() if "://" in place else _closed(client):
+            source = ChromaCollection(target, client, name, home, random)
+            source.check_there()
+            yield source
 
 
 @contextmanager
@@ -128,9 +129,23 @@ def _open_webui(
     with _as_store_errors(target, *errors):
         folder = _folder(target, str(Path(place) / name), "chroma.sqlite3")
         _check_schema(target, chromadb, folder)
-        client = chromadb.PersistentClient(path=str(folder))
         setting = EmbeddingSetting.read(folder.parent)
-        yield OpenWebUIFolder(target, client, _journal(folder, "all"), random, setting)
+        with _closed(chromadb.PersistentClient(path=str(folder))) as client:
+            yield OpenWebUIFolder(target, client, _journal(folder, "all"), random, setting)
+
+
+@contextmanager
+def _closed(client: Any) -> Generator[Any, None, None]:
+    """Close a client of a folder at the end; all clients that a process has of one are one, which the last one closes.
+
+    Older versions have no `close`, and keep their files open until the process ends. A server's client has none that
+    closes its connection.
+    """
+    try:
+        yield client
+    finally:
+        if hasattr(client, "close"):
+            client.close()
 
 
 def _check_schema(target: str, chromadb: Any, folder: Path) -> None:
@@ -154,8 +169,10 @@ def _check_schema(target: str, chromadb: Any, folder: Path) -> None:
 @cache
 def _newest(chromadb: Any) -> set[tuple[str, int]]:
     """Return the migrations of the installed Chroma, which has them in compiled code: those of a new folder."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
-        chromadb.PersistentClient(path=made)  # only the newest versions can close it
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made,
+        _closed(chromadb.PersistentClient(path=made)),
+    ):
         return _steps(Path(made))
 
 

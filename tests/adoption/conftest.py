@@ -12,11 +12,23 @@ from applications import (
     QdrantApplication,
     stub,
 )
+from chromadb.api.shared_system_client import SharedSystemClient
 from plain_model import write_transformer
 from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
 from cde_rag.models.one_way import checkpoint as checkpoints
+
+
+@pytest.fixture(autouse=True)
+def closed_clients() -> Iterator[None]:
+    """Close the clients of Chroma that applications leave open, as the end of their process would."""
+    yield
+    for name, system in list(SharedSystemClient._identifier_to_system.items()):
+        if system.settings.is_persistent:  # a server's client has a connection that nothing closes
+            system.stop()
+            del SharedSystemClient._identifier_to_system[name]
+            del SharedSystemClient._identifier_to_refcount[name]
 
 
 @pytest.fixture(scope="session")
