@@ -190,7 +190,7 @@ class DemoAnswers:
         lines = [
             f"The documentation of cde-rag: {counts}; {len(self.data.questions)} questions in users' words.",
             "",
-            f"{'answered by':<{width}}  {'first hit':>9}  {f'first {FIRST}':>7}  {'MRR@10':>6}  index less it (95 %)",
+            f"{'answered by':<{width}}  {'first hit':>9}  {f'first {FIRST}':>7}  {'MRR@10':>6}  index's gain (95 %)",
         ]
         for system in self.rankings:
             mean = f"{100 * self.scores[system].answers.mean():.1f}"

@@ -123,7 +123,7 @@ def print_unread(reader: "RecordReader") -> None:
             field = f"without a field {reader.fields.text!r}"
             some = "; ".join(f"{path} has {', '.join(found)}" for path, found in [*lacking.items()][:_TABLES])
             remedy += f" Files of rows {field} are left out ({some}); --fields text=FIELD names theirs."
-            remedy += " Stored rows of them stay as they are."
+            remedy += " Rows of an earlier run stay."
         if options := as_text_options(unread):
             remedy += f" To read them, add {options}."
         remedy += "".join(map(beir_remedy, reader.folders))
@@ -142,7 +142,7 @@ def print_noted(reader: "RecordReader") -> None:
         found = f"Not UTF-8, and read as {GUESS} by a guess: {_named(guessed)}."
         _note(printable(f"{found} If that is wrong, name the encoding: --encoding NAME."))
     if reader.empty_files:
-        stored = "Passages that are stored of them stay; --sync deletes them."
+        stored = "Passages of an earlier run stay; --sync deletes them."
         _note(printable(f"Files without text: {_named(reader.empty_files)}. {stored}"))
 
 

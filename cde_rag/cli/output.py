@@ -35,8 +35,8 @@ _SCALES = {
     "vectors": "cosine of query and passage, -1 to 1",
     "bm25": "BM25, from 0 up",
     "hybrid": "0 to 1, vectors and words together",
-    UNCALIBRATED: "vectors and words together, for hits of one query alone: a collection of fewer than 64 passages, "
-    "or with vectors to be made, has no scale, and finds something for any query",
+    UNCALIBRATED: "vectors and words together. Compare hits of one query only; any query has hits: the collection has "
+    "fewer than 64 passages, or vectors to be made",
 }
 _LABELS = {"documents": "passages", "sources": "documents", "disk_bytes": "size on disk", "changed": "last change"}
 _LABEL_WIDTH = 40  # of the widest label in line with the others

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from textwrap import shorten
 from typing import Any, Final
 
 from cde_rag.errors import StoreError
@@ -26,12 +27,14 @@ from cde_rag.readers.pages import page_of
 from cde_rag.readers.passages import UPLOADS, document_of, file_of, kind_of, source_of
 from cde_rag.readers.reading_rules import NEWEST_RULES
 from cde_rag.readers.row_origin import TABLE_FOLDER, TABLE_NAME, TableFile
-from cde_rag.records import Record, Row
+from cde_rag.records import Record, Row, default_id
 from cde_rag.stores.store import Store
 
 _OPERANDS: Final = 5_000  # of one filter, which may have 10,000
 _MOST_READ: Final = 64  # documents of a folder that are compared with those of another
 _MOST_TABLES: Final = 1_000  # files of records that are looked at one by one; for more all rows are read
+_SHOWN: Final = 40  # characters of a row without an id, for messages
+_READ: Final = 4 * _SHOWN  # of its text, in which blanks may be many
 _MOST_FOLDERS: Final = 64  # that are looked at; rows of tables may have a field of this name, with a value for each
 
 
@@ -294,7 +297,7 @@ def gone_passages(store: Store, reader: RecordReader, paths: Iterable[Path]) -> 
 
 
 def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
-    """Return the stored passages that a reader's sources do not have, by id, each with its document, else its id.
+    """Return the stored passages that a reader's sources do not have, by id, each with its document, else its own name.
 
     Those of documents that the reader has are left out, also under the name of a folder that was renamed: `Replacement`
     finds them. So are those of files that are there and were not read: bad ones, those that need the extra `documents`,
@@ -311,7 +314,7 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
     files.update(reader.bad_files, (path.resolve() for path in reader.bad_files))  # a named link's are its target's
     gone = {folder: _former(store, folder) for folder in folders - {""}}
     tables = {table.path for table in reader.read_tables}
-    lacking = bool(reader.unread().tables)
+    lacking, key = bool(reader.unread().tables), store.manifest().settings["parent_key"]
     found: dict[str, str] = {}
     for row in store.scroll():
         source = document_of(row.record)
@@ -325,8 +328,15 @@ def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
         if source is None and table is None and lacking:  # a row that was stored before rows said their file
             continue
         if path is None or path.suffix.lower() not in unreadable or not path.is_file():
-            found[row.record.id] = source or row.record.id
+            found[row.record.id] = source or _shown(row.record, table, key)
     return found
+
+
+def _shown(record: Record, table: TableFile | None, key: str | None) -> str:
+    """Return the id of a row, or its first words and its file if nobody gave it one: its number may have changed."""
+    if table is None or record.id != default_id(record, key):
+        return record.id
+    return f"{shorten((record.title or record.text)[:_READ], _SHOWN, placeholder='…')!r} of {table.name}"
 
 
 def _check_folder(store: Store, given: Path, folder: Path) -> None:

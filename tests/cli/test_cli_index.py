@@ -503,6 +503,15 @@ def test_a_retrieval_set_names_its_corpus(run, tmp_path: Path):
     assert named in run("index", folder, tmp_path / "set.faiss").stderr.replace("\n", " ")
 
 
+def test_rows_that_nobody_gave_an_id_are_named_by_their_words(run, tmp_path: Path):
+    (rows := tmp_path / "rows.csv").write_text("text\na river\nthe bank of a river that burst in spring\n")
+    index = ("index", rows, tmp_path / "rows.faiss")
+    run(*index)
+    rows.write_text("text\na river\n")
+    planned = run(*index, "--sync", "--dry-run").stderr
+    assert f"--sync would delete passages of: 'the bank of a river that burst in spring' of {rows}." in planned
+
+
 def test_files_of_rows_in_a_folder_are_read_if_they_have_texts(run, tmp_path: Path):
     folder = tmp_path / "project"
     folder.mkdir()
