@@ -32,6 +32,7 @@ from lab.benchmarks.tutorials import INDEX, SystemScores, TutorialHit, kept_scor
 
 WITHOUT_TITLES: Final = "without titles"
 EARLIER: Final = "earlier"
+OTHERS: Final = (WITHOUT_TITLES, EARLIER)
 _READ: Final = ["--as-text", ".mdx", "--as-text", ".py"]
 _COMMAND: Final = "from cde_rag.cli import app; app()"
 _SEARCH: Final = """
@@ -73,7 +74,9 @@ def earlier(tree: Path, pages: Path, asked: JudgedPassages, kept: Path) -> Syste
     return tutorial_scores(lambda _: by_query.__getitem__, pages, asked)
 
 
-def measured(folder: Path, site: Site, work: Path, tree: Path) -> tuple[JudgedPassages, dict[str, SystemScores]]:
+def measured(
+    folder: Path, site: Site, work: Path, tree: Path, others: Sequence[str]
+) -> tuple[JudgedPassages, dict[str, SystemScores]]:
     """Return the passages of one corpus with the questions, and the scores of each system.
 
     Args:
@@ -81,6 +84,7 @@ def measured(folder: Path, site: Site, work: Path, tree: Path) -> tuple[JudgedPa
         site: Facts about it.
         work: Scores and indexes are kept there; what is there is not measured again.
         tree: Checkout of the earlier commit.
+        others: Systems to compare with the index.
     """
     pages, kept = pages_of(folder, work / site.name)
     with indexed(pages, kept, []) as collection:
@@ -91,8 +95,8 @@ def measured(folder: Path, site: Site, work: Path, tree: Path) -> tuple[JudgedPa
             EARLIER: lambda: earlier(tree, pages, index.data, kept),
         }
         runs = {}
-        for system, measure in systems.items():
-            runs[system] = kept_scores(kept, system, measure)
+        for system in (INDEX, *others):
+            runs[system] = kept_scores(kept, system, systems[system])
             score = 100 * runs[system].scores[MRR].mean()
             print(f"{site.name}: {system} {score:.1f}", file=sys.stderr, flush=True)
         return index.data, runs
@@ -106,7 +110,7 @@ def rows(corpora: Sequence[tuple[JudgedPassages, dict[str, SystemScores]]]) -> l
     for name, part in parts_of(data).items():
         row: dict[str, Any] = {"part": name, "questions": sum(int(mask.sum()) for mask in part)}
         row |= {system: round(mean_score(scores, part), 4) for system, scores in by_system.items()}
-        for system in (WITHOUT_TITLES, EARLIER):
+        for system in list(by_system)[1:]:
             less = answer_difference(data, by_system[INDEX], by_system[system], part)
             low, high = less.sets or less.queries
             row |= {f"less {system}": round(less.mean, 4), f"{system} low": round(low, 4)}
@@ -122,10 +126,12 @@ def main() -> None:
     parser.add_argument("--split", default="dev", help="of a folder with several corpora")
     parser.add_argument("--earlier", type=Path, required=True, help="checkout of the earlier commit")
     parser.add_argument("--work", type=Path, default=Path("runs/earlier"), help="keep indexes and scores there")
+    parser.add_argument("--others", nargs="+", choices=OTHERS, default=OTHERS, help="systems to compare with")
     parser.add_argument("--output", type=Path, help="table, CSV")
     options = parser.parse_args()
     corpora = corpora_of(options.folders, options.split)
-    found = rows([measured(*corpus, options.work.resolve(), options.earlier.resolve()) for corpus in corpora])
+    places = options.work.resolve(), options.earlier.resolve()
+    found = rows([measured(*corpus, *places, options.others) for corpus in corpora])
     for row in found:
         print(*(f"{key} {value}" for key, value in row.items()), sep=", ")
     if options.output:
