@@ -782,9 +782,41 @@ def test_an_answer_that_is_left_stays_in_its_conversation(chatting: Running, llm
 
 @needs_a_browser
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_roll_back_waits_for_an_earlier_generation(server: Running, browser: Browser) -> None:
+    papers = server.service.registry.collection("papers").collection
+    assert server.get("/v1/collections/papers")["earlier_generation"] is None
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    page, back = visit.page, visit.page.get_by_role("button", name="Roll back")
+    expect(page.locator("#summary")).to_contain_text("40 passages")
+    expect(back).to_be_disabled()
+    expect(back).to_have_accessible_description("No earlier context is kept, so there is none to roll back to.")
+    page.get_by_role("button", name="Make a new context").click()
+    expect(page.locator("#outcome")).to_contain_text("Moved to a new context", timeout=60_000)
+    expect(back).to_be_enabled()
+    expect(page.locator("#no-rollback")).to_be_hidden()
+    assert server.get("/v1/collections/papers")["earlier_generation"] == papers.store.generations()[0].number
+    page.locator("#collection").select_option("notes")
+    expect(page.locator("#summary")).to_contain_text("0 passages in 0 documents")
+    expect(back).to_be_disabled()
+    page.locator("#collection").select_option("papers")
+    back.click()
+    expect(page.locator("#outcome")).to_contain_text("Back in the context before.", timeout=60_000)
+    expect(back).to_be_disabled()  # a later generation is none to roll back to
+    assert server.get("/v1/collections/papers")["earlier_generation"] is None
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> None:
+    papers = server.service.registry.collection("papers").collection
+    papers.recontextualize(seed=1)
     visit = Visit(browser, f"{server.url}/?collection=papers#library")
     page = visit.page
+    expect(page.get_by_role("button", name="Roll back")).to_be_enabled()
+    papers.store.drop(papers.store.generations()[0].number)  # another program does it
     page.get_by_role("button", name="Roll back").click()
     expect(page.locator("#problem")).to_contain_text("nothing to roll back", timeout=60_000)
     expect(page.locator("#job")).to_be_hidden()

@@ -25,6 +25,7 @@ let adding = false;
 const NOTE = "cde-rag unsent"; // key of the names of files that the server does not have yet: a reload loses the files
 let lost = readNote(); // of the page before it was loaded again, each { name, collection }
 let listed = 0; // documents
+let canRollBack = false; // of the selected collection
 let changed = async () => {};
 
 export const onChange = (listener) => {
@@ -35,6 +36,8 @@ export const onChange = (listener) => {
 const about = (collection, text) => (collection === selected() ? text : `${collection}: ${text}`);
 
 export function fresh() {
+  canRollBack = false;
+  byId("rollback").disabled = true;
   byId("outcome").textContent = "";
   byId("part").value = "";
   byId("summary").textContent = "Loading …";
@@ -81,6 +84,10 @@ export async function describe() {
   describeFacts(found);
   describeLost();
   describeUnclear();
+  canRollBack = found.earlier_generation !== null;
+  byId("no-rollback").hidden = canRollBack;
+  byId("no-rollback").textContent = canRollBack ? "" : "No earlier context is kept, so there is none to roll back to.";
+  byId("rollback").disabled = !canRollBack || watched !== null;
   describeTuning();
   describeJobs(jobs.data.filter((job) => job.collection === name && !columnsOf(job)));
   await list();
@@ -270,7 +277,9 @@ async function watch(job, label) {
 function lock(is) {
   const buttons = byId("view-library").querySelectorAll("#move button, #tune, #fill, .actions button");
   for (const button of buttons) button.disabled = is;
-  if (!is) describeTuning();
+  if (is) return;
+  byId("rollback").disabled = !canRollBack;
+  describeTuning();
 }
 
 async function run(path, body, label) {
