@@ -432,10 +432,10 @@ def _is_terminal() -> bool:
 
 def _add(collection: "Collection", reader: "RecordReader", total: int | None, options: IndexOptions) -> "AddReport":
     """Write all passages, so that they are found by words, and then make the vectors that they lack."""
-    from cde_rag.collection.first_context import AT_ONCE, moves_at
+    from cde_rag.collection.first_context import is_unfinished
 
     store = collection.store
-    if not has_words(store) and moves_at(store.manifest().settings) != AT_ONCE:  # only vectors find them, made once
+    if not has_words(store) and not is_unfinished(store.manifest().settings):  # only vectors find them, made once
         return _written(collection, reader, total, options, "first")
     try:
         report = _written(collection, reader, total, options, "later")

@@ -57,6 +57,11 @@ def moves_at(settings: Mapping[str, Any]) -> float:
     return math.inf if number is None else float(number)
 
 
+def is_unfinished(settings: Mapping[str, Any]) -> bool:
+    """Return True if the first run of `cde-rag index` was stopped, or goes on: its sources may not all be read."""
+    return moves_at(settings) == AT_ONCE
+
+
 def is_first(context: Context) -> bool:
     """Return True for a Context that was made without documents."""
     return context.manifest.sampling == "none"

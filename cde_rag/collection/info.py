@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cde_rag._validation import digest
+from cde_rag.collection.first_context import is_unfinished
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
@@ -50,6 +51,7 @@ class Inspection:
         pending: Number of records that wait for their vectors.
         common_context: True if it is in the common context of all tenants, not in one of its own texts.
         earlier_generation: Number of the generation to which `rollback` returns; None if there is none.
+        unfinished: True if the first `cde-rag index` was stopped, or goes on, so that passages may be missing.
     """
 
     documents: int
@@ -76,6 +78,7 @@ class Inspection:
     common_context: bool = False
     pending: int = 0
     earlier_generation: int | None = None
+    unfinished: bool = False
 
 
 def inspect(store: Store) -> Inspection:
@@ -112,6 +115,7 @@ def inspect(store: Store) -> Inspection:
         pending=store.count_pending(),
         common_context=manifest.settings.get("common_context") == manifest.fingerprint,
         earlier_generation=store.read(earlier_generation),
+        unfinished=is_unfinished(manifest.settings),
     )
 
 

@@ -19,12 +19,15 @@ from playwright.sync_api import Browser, Page, Request, Route, expect, sync_play
 from served import Running, make, running, texts
 
 from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.collection.first_context import AT_ONCE, create_without_documents
 from cde_rag.readers import ReadingRules, RecordReader
 from cde_rag.search.fusion import Ranking
 from cde_rag.server import job_routes
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import CANDIDATES, NullRanker
 from cde_rag.server.language_model import RemoteModel
+from cde_rag.server.registry import ServedCollection
+from cde_rag.stores.faiss import FaissStore
 
 CHROMIUM = shutil.which("chromium")
 HOSTILE = '<img src="http://evil.example/x" onerror="document.title=\'taken\'"><script>document.title="taken"</script>'
@@ -806,6 +809,37 @@ def test_roll_back_waits_for_an_earlier_generation(server: Running, browser: Bro
     assert server.get("/v1/collections/papers")["earlier_generation"] is None
     assert visit.errors == []
     page.close()
+
+
+@needs_a_browser
+def test_a_first_index_that_was_stopped_is_a_sentence(tmp_path: Path, browser: Browser) -> None:
+    """It goes when the same command has ended; vectors are not made in a context of a part."""
+    service, embedder = make(tmp_path)
+    store = FaissStore(tmp_path / "docs.faiss")
+    half = Collection(store, create_without_documents(store, embedder.model, None, at=AT_ONCE))
+    half.add(texts(70), embed="later")
+    served = service.registry.collections | {"docs": ServedCollection("docs", half, has_bm25=True)}
+    service.registry.collections = served
+    with running(service) as url:
+        server = Running(url, service, embedder)
+        visit = Visit(browser, f"{url}/?collection=docs#library")
+        page, said = visit.page, visit.page.locator("#unfinished")
+        expect(page.locator("#summary")).to_contain_text("70 passages wait for vectors")
+        expect(said).to_contain_text("if none runs, run the same command again: cde-rag index FOLDER COLLECTION")
+        expect(page.locator("#fill")).to_be_hidden()
+        assert [one["unfinished"] for one in server.get("/v1/collections")["data"]] == [False, False, True]
+        page.get_by_role("link", name="Search").click()
+        expect(said).to_be_visible()
+        page.locator("#collection").select_option("papers")
+        expect(said).to_be_hidden()
+        page.get_by_role("link", name="Library").click()
+        half.embed_pending()
+        page.locator("#collection").select_option("docs")
+        expect(page.locator("#summary")).to_contain_text("70 passages")
+        expect(said).to_be_hidden()
+        assert server.get("/v1/collections/docs")["unfinished"] is False
+        assert visit.errors == []
+        page.close()
 
 
 @needs_a_browser

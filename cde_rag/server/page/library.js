@@ -75,7 +75,8 @@ export async function describe() {
   byId("summary").textContent =
     `${counted(found.documents, "passage")} in ${overview.complete ? "" : "more than "}` +
     `${counted(overview.documents, "document")}${disk} · model ${found.model}${pending}`;
-  byId("fill").hidden = !found.pending;
+  byId("unfinished").hidden = !found.unfinished;
+  byId("fill").hidden = !found.pending || found.unfinished; // they would be made in a context of what is read so far
   byId("files").accept = overview.suffixes.join(",");
   const documents = overview.suffixes.includes(".pdf") ? "PDF, HTML, Word, PowerPoint, " : "";
   byId("formats").textContent =

@@ -70,6 +70,7 @@ async function choose() {
   problem();
   chat.fresh();
   library.fresh();
+  byId("unfinished").hidden = !known.find((each) => each.name === selected())?.unfinished;
   try {
     await search.fresh();
   } catch (error) {
