@@ -406,11 +406,12 @@ def test_errors_and_empty_results_are_sentences(server: Running, browser: Browse
 def test_a_server_with_keys_asks_for_one(tmp_path: Path, browser: Browser) -> None:
     service, _ = make(tmp_path, keys=ApiKeys(["secret"]))
     with running(service) as url:
-        visit = Visit(browser, url)
+        visit = Visit(browser, f"{url}/?collection=notes")
         expect(visit.page.get_by_role("alert")).to_contain_text("API key")
         visit.page.get_by_label("API key of this server").fill("secret")
         visit.page.get_by_label("API key of this server").press("Tab")
         expect(visit.page.get_by_label("Collection").locator("option")).to_have_count(2)
+        expect(visit.page.get_by_label("Collection")).to_have_value("notes")  # that of the address
         visit.page.get_by_label("Collection").select_option("papers")
         visit.search("river")
         expect(visit.page.locator("#hits li")).to_have_count(10)
@@ -840,6 +841,35 @@ def test_a_first_index_that_was_stopped_is_a_sentence(tmp_path: Path, browser: B
         assert server.get("/v1/collections/docs")["unfinished"] is False
         assert visit.errors == []
         page.close()
+
+
+@needs_a_browser
+def test_files_that_come_before_the_collections_are_known_wait_for_them(server: Running, browser: Browser) -> None:
+    """They go to the one that the address names; without any collection none can be chosen."""
+    held: list[Route] = []
+    page = browser.new_page()
+    page.route("**/v1/collections", lambda route: held.append(route))
+    page.goto(f"{server.url}/?collection=notes#library")
+    page.get_by_label("Drop files here").set_input_files(
+        [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"A river."}]
+    )
+    page.evaluate(DROP, ["A bank.", "b.txt"])
+    page.wait_for_timeout(300)
+    page.get_by_role("link", name="Search").click()
+    page.get_by_role("link", name="Library").click()
+    expect(page.locator("#summary")).to_have_text("The collections are not loaded yet.")
+    assert server.get("/v1/jobs")["data"] == []
+    held[0].continue_()
+    expect(page.locator("#outcome")).to_have_text("Passages: 2 added.", timeout=60_000)
+    notes = server.service.registry.collection("notes").collection
+    assert {record.metadata["source"] for record in notes.scroll()} == {"uploads/a.txt", "uploads/b.txt"}
+    expect(page.locator("#problem")).to_be_hidden()
+    page.unroute("**/v1/collections")
+    page.route("**/v1/collections", lambda route: route.fulfill(json={"object": "list", "data": []}))
+    page.reload()
+    expect(page.locator("#summary")).to_have_text("This server has no collection.")
+    expect(page.get_by_label("Drop files here")).to_be_disabled()
+    page.close()
 
 
 @needs_a_browser

@@ -27,6 +27,10 @@ let lost = readNote(); // of the page before it was loaded again, each { name, c
 let listed = 0; // documents
 let canRollBack = false; // of the selected collection
 let changed = async () => {};
+let chosen; // ends the wait of files that came before the collections were known
+const collectionChosen = new Promise((done) => {
+  chosen = done;
+});
 
 export const onChange = (listener) => {
   changed = listener;
@@ -35,7 +39,14 @@ export const onChange = (listener) => {
 // A job goes on when another collection is selected: what it says then names its own.
 const about = (collection, text) => (collection === selected() ? text : `${collection}: ${text}`);
 
+// Takes no files: there is no collection.
+export function close() {
+  byId("files").disabled = true;
+}
+
 export function fresh() {
+  chosen();
+  byId("files").disabled = false;
   canRollBack = false;
   byId("rollback").disabled = true;
   byId("outcome").textContent = "";
@@ -60,7 +71,9 @@ const day = (iso) => new Date(iso).toLocaleDateString("en-CA");
 export async function describe() {
   const name = selected();
   if (!name) {
-    byId("summary").textContent = "This server has no collection.";
+    byId("summary").textContent = byId("files").disabled
+      ? "This server has no collection."
+      : "The collections are not loaded yet.";
     return;
   }
   const [found, overview, jobs] = await Promise.all([
@@ -306,12 +319,13 @@ async function refreshed() {
   }
 }
 
-// Adds files after those that wait; all go into the collection that is selected now.
+// Adds files after those that wait; all go into the collection that is selected now, or first.
 async function upload(files) {
+  await collectionChosen;
   problem();
   const collection = selected();
-  waiting.push(...[...files].map((file) => ({ file, collection })));
-  unclear = unclear.filter((one) => one.collection !== collection || ![...files].some((file) => file.name === one.file.name));
+  waiting.push(...files.map((file) => ({ file, collection })));
+  unclear = unclear.filter((one) => one.collection !== collection || !files.some((file) => file.name === one.file.name));
   describeWaiting();
   byId("upload").reset();
   await addWaiting();
