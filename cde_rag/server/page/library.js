@@ -93,7 +93,7 @@ export async function describe() {
   byId("files").accept = overview.suffixes.join(",");
   const documents = overview.suffixes.includes(".pdf") ? "PDF, HTML, Word, PowerPoint, " : "";
   byId("formats").textContent =
-    `Markdown, text, ${documents}notebooks, source code; tables as CSV, JSONL and Parquet. ` +
+    `Markdown, text, ${documents}notebooks, source code; tables as CSV, JSON and Parquet. ` +
     "A file replaces the document of its name. Rows of a table replace those of the same id; all others stay.";
   describeFacts(found);
   describeLost();
