@@ -43,6 +43,7 @@ from cde_rag.readers.passages import (
     file_passages,
     folder_files,
     folder_passages,
+    formats_in_words,
     is_mostly_code,
     kind_of,
     named_file,
@@ -58,6 +59,7 @@ JSONL = frozenset({".jsonl", ".ndjson", ".json"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = ".parquet"
 TABLES: Final = JSONL - {".json"} | DELIMITERS.keys() | {PARQUET}  # files of rows that are read in folders
+OTHER_FORMATS: Final = ("source code", "JSON", "JSONL", "CSV", "TSV", "Parquet")  # formats of files that are named
 STDIN = Path("-")
 REPORTS = 20  # reasons of bad records that are remembered in words; all records are counted
 _PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
@@ -574,10 +576,10 @@ def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
         return path
     if not there:
         raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
-    known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(SPLIT)]
-    if _format(path) not in known and path.suffix.lower() not in as_text:
+    if _format(path) not in SPLIT | JSONL | {*DELIMITERS, PARQUET} and path.suffix.lower() not in as_text:
         remedy = f" If it is text, add: --as-text {path.suffix or '.'}"
         raise CorpusError(
-            f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}.{remedy}"
+            f"{path} is of an unknown format. Expected a folder, or a file of {formats_in_words(*OTHER_FORMATS)}; "
+            f"cde-rag index --help describes them.{remedy}"
         )
     return path

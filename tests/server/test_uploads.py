@@ -98,8 +98,8 @@ def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_pa
     [
         ("../x.md", b"river", "without folders"),
         ("a/b.md", b"river", "without folders"),
-        (".md", b"river", "ends in"),
-        ("x.exe", b"river", "ends in"),
+        (".md", b"river", "Markdown, text, HTML, PDF, Word, PowerPoint, notebooks, source code, JSON, JSONL, CSV, TSV"),
+        ("x.exe", b"river", "GET /v1/collections/NAME/overview lists their suffixes"),
         ("x.xlsx", b"river", "as CSV"),
         ("x\n.md", b"river", "without folders"),
         ("🌊" * 60 + ".md", b"river", "at most 200 bytes"),
