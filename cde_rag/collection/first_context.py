@@ -67,8 +67,8 @@ def is_first(context: Context) -> bool:
     return context.manifest.sampling == "none"
 
 
-def move(collection: "Collection") -> None:
-    """Move a collection to a context of its own records.
+def move(collection: "Collection") -> bool:
+    """Move a collection to a context of its own records; return False, with a warning, if that cannot be now.
 
     One that is to move once, and that somebody gave a context meanwhile, keeps that.
 
@@ -89,8 +89,9 @@ def move(collection: "Collection") -> None:
             "collection.recontextualize() does it; so does the next add.",
             CDEWarning,
         )
-    else:
-        store.write(_end_move)
+        return False
+    store.write(_end_move)
+    return True
 
 
 def _end_move(state: StoreState) -> None:
