@@ -873,6 +873,57 @@ def test_files_that_come_before_the_collections_are_known_wait_for_them(server: 
 
 
 @needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_files_that_were_indexed_by_name_are_shown_without_the_paths_of_the_server(
+    server: Running, browser: Browser, tmp_path: Path
+) -> None:
+    """By their names, with as many folders as tell them apart; what is stored has the paths."""
+    files = {
+        "a/read.txt": "A river.",
+        "b/read.txt": "A river and a bank.",
+        "boat.md": "# Boats\n\nA boat in a river.",
+        "fish.csv": "text,year\nA fish in a river.,2020\nA delta.,2021\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    notes = server.service.registry.collection("notes").collection
+    notes.add_records(RecordReader(*(tmp_path / name for name in files)))
+    sources = {str(tmp_path / name) for name in files if not name.endswith("csv")}
+    assert {record.metadata["source"] for record in notes.scroll() if "source" in record.metadata} == sources
+    visit = Visit(browser, f"{server.url}/?collection=notes")
+    page = visit.page
+    expect(page.locator("#facets fieldset").filter(has_text="source")).to_contain_text("b/read.txt")
+    for text in ("a/read.txt", "boat.md"):
+        expect(page.locator("#facets")).to_contain_text(text)
+    visit.search("river")
+    paths = page.locator("#hits .path:not(.fields)")
+    assert {text.partition(" · ")[0] for text in paths.all_inner_texts()} == {*files}
+    page.locator("#hits li").filter(has_text="b/read.txt").get_by_role("button").first.click()
+    expect(page.locator("#passage-path")).to_contain_text("b/read.txt")
+    page.get_by_role("button", name="Close").click()
+    page.locator("#facets").get_by_text("boat.md", exact=True).click()
+    expect(page.locator("#hits li")).to_have_count(1)  # the filter has the path
+    page.get_by_role("button", name="Clear filters").click()
+    page.get_by_label("Compare rankings").check()
+    expect(page.locator("#column-own .path:not(.fields)").filter(has_text="a/read.txt")).to_have_count(1)
+    page.get_by_role("link", name="Library").click()
+    expect(page.locator("#documents li")).to_have_count(5)
+    for text in ("a/read.txt", "b/read.txt", "boat.md", "fish.csv, row 2"):
+        expect(page.locator("#documents .path").get_by_text(text, exact=True)).to_have_count(1)
+    page.evaluate(DROP, ["A river.", "read.txt"])
+    said = "Other documents of the same name stay: a/read.txt, b/read.txt."
+    expect(page.locator("#outcome")).to_contain_text(said, timeout=60_000)
+    page.get_by_role("button", name="Delete a/read.txt").click()
+    expect(page.locator("#sure-text")).to_contain_text("a/read.txt")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.locator("#outcome")).to_have_text("a/read.txt is deleted: 1 passage.")
+    assert str(tmp_path) not in page.locator("main").inner_text()
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> None:
     papers = server.service.registry.collection("papers").collection
