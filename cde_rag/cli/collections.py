@@ -277,9 +277,9 @@ def _say_pending(store: "Store", by: str) -> None:
 
 def say_unfinished(store: "Store") -> None:
     """Say on stderr if the first run of `index` was stopped, or goes on: its sources may not all have been read."""
-    from cde_rag.collection.first_context import AT_ONCE, moves_at
+    from cde_rag.collection.first_context import is_unfinished
 
-    if moves_at(store.manifest().settings) == AT_ONCE:
+    if is_unfinished(store.manifest().settings):
         unfinished = "Passages may be missing: the first cde-rag index has not ended. If none runs, run it again."
         typer.echo(unfinished, err=True)
 

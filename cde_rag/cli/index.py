@@ -154,7 +154,10 @@ def index(
         int | None, typer.Option(min=1, help="Maximum characters of a passage, in place of tokens; kept.")
     ] = None,
     max_line_bytes: Annotated[
-        int, typer.Option(min=1, help="Longest line of JSONL or CSV; a longer one is a bad record.")
+        int,
+        typer.Option(
+            min=1, help="Longest line of JSONL or CSV; a longer one is a bad record. Also the longest JSON array."
+        ),
     ] = 64 * 2**20,
     context_size: Annotated[
         int | None,
@@ -180,9 +183,9 @@ def index(
 ) -> None:
     """Upsert documents into a collection, which is created if necessary.
 
-    Reads JSONL (fields id, text and optionally title), CSV and TSV with a header (these also as .gz), Parquet, and
-    text, Markdown and notebook files, which are split into passages; with the extra documents also PDF, HTML, Word,
-    PowerPoint.
+    Reads JSONL (fields id, text and optionally title), CSV and TSV with a header (these also as .gz), Parquet, a JSON
+    array of objects, and text, Markdown and notebook files, which are split into passages; with the extra documents
+    also PDF, HTML, Word, PowerPoint.
     Other fields become metadata for filters; columns of a CSV that hold only numbers become numbers. In a folder, files
     of rows are read if they have the field of texts.
 

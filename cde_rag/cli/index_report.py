@@ -71,6 +71,12 @@ def print_state(text: str) -> None:
         typer.echo(text, err=True)
 
 
+def print_left_out(reader: "RecordReader") -> None:
+    """Print the records that could not be used, and the files of the folders that were not read or guessed."""
+    print_skipped(reader)
+    _print_unread(reader)
+
+
 def print_skipped(reader: "RecordReader") -> None:
     """Print the records that could not be used."""
     if reader.skipped:
@@ -110,7 +116,7 @@ def _result(path: str, documents: int, counts: dict[str, int]) -> str:
     return f"{shown_place(path)}: {counted(documents, 'passage')} ({found})"
 
 
-def print_unread(reader: "RecordReader") -> None:
+def _print_unread(reader: "RecordReader") -> None:
     """Print how many files of the folders are not read, by suffix, the kept fields, guessed encodings, empty files."""
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import as_text_options, beir_remedy

@@ -16,13 +16,12 @@ from cde_rag.cli.collections import at, has_words, on_workers, open_collection, 
 from cde_rag.cli.index_report import (
     are_most,
     documents_of,
+    print_left_out,
     print_missing,
     print_plan,
     print_result,
-    print_skipped,
     print_stale,
     print_state,
-    print_unread,
     searchable,
     shown_index,
     warn_of_language,
@@ -110,8 +109,7 @@ def plan(reader: "RecordReader", options: IndexOptions) -> None:
         counts = _plan(reader, options)
         print_plan(options.path, counts, as_json=options.as_json)
     finally:
-        print_skipped(reader)
-        print_unread(reader)
+        print_left_out(reader)
 
 
 def run(reader: "RecordReader", options: IndexOptions) -> None:
@@ -137,8 +135,7 @@ def run(reader: "RecordReader", options: IndexOptions) -> None:
         opened, total = (_open if store.exists() else make)(store, reader, options)
     finally:
         if total is not None:
-            print_skipped(reader)
-            print_unread(reader)
+            print_left_out(reader)
     if total is not None:
         warn_of_language(opened, reader, total)
     with opened:
@@ -432,17 +429,16 @@ def _is_terminal() -> bool:
 
 def _add(collection: "Collection", reader: "RecordReader", total: int | None, options: IndexOptions) -> "AddReport":
     """Write all passages, so that they are found by words, and then make the vectors that they lack."""
-    from cde_rag.collection.first_context import AT_ONCE, moves_at
+    from cde_rag.collection.first_context import is_unfinished
 
     store = collection.store
-    if not has_words(store) and moves_at(store.manifest().settings) != AT_ONCE:  # only vectors find them, made once
+    if not has_words(store) and not is_unfinished(store.manifest().settings):  # only vectors find them, made once
         return _written(collection, reader, total, options, "first")
     try:
         report = _written(collection, reader, total, options, "later")
     finally:
         if total is None:
-            print_skipped(reader)
-            print_unread(reader)
+            print_left_out(reader)
     if total is None:
         warn_of_language(collection, reader, report.added)
     filled = _filled(collection, options)

@@ -527,19 +527,20 @@ class Collection(ProcessBound):
         """Move a collection that began without documents, and calibrate one that grew, if due and all have vectors."""
         if self.pending:
             return
-        records = self._move_if_due()
+        records = self.store.count()
+        self._move_if_due(records)
         due = self._calibrated(records, self._active.last.fingerprint)
         self._until_due = min(due, moves_at(self._settings)) - records
 
-    def _move_if_due(self) -> int:
-        """Move a collection that began without documents, if that is due; return the number of its records."""
-        records = self.store.count()
+    def _move_if_due(self, records: int) -> bool:
+        """Move a collection of so many records that began without documents, if due; return False if that failed."""
+        moved = True
         if records >= moves_at(self._settings):
             self._settings = self.store.manifest().settings  # another process may have moved it
             if records >= moves_at(self._settings):
-                move(self)
+                moved = move(self)
                 self._settings = self.store.manifest().settings
-        return records
+        return moved
 
     def _calibrated(self, records: int, fingerprint: str) -> float:
         """Calibrate so many records in a space if that is due; return the number at which it is due again."""
@@ -602,10 +603,11 @@ class Collection(ProcessBound):
             TruncationWarning: Records exceeded the model's token limit, with their number.
         """
         limit = None if limit is None else check_positive(limit, "limit")
-        if self.pending:
-            self._move_if_due()  # before vectors are made that it would make again
+        # before vectors are made that it would make again
+        moved = not self.pending or self._move_if_due(self.store.count())
         report = fill(self.store, self._active, self.parent_key, limit, on_progress)
-        self._grow()
+        if moved:  # else it would be tried, and warned of, once more
+            self._grow()
         return report
 
     @property

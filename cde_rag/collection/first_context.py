@@ -57,13 +57,18 @@ def moves_at(settings: Mapping[str, Any]) -> float:
     return math.inf if number is None else float(number)
 
 
+def is_unfinished(settings: Mapping[str, Any]) -> bool:
+    """Return True if the first run of `cde-rag index` was stopped, or goes on: its sources may not all be read."""
+    return moves_at(settings) == AT_ONCE
+
+
 def is_first(context: Context) -> bool:
     """Return True for a Context that was made without documents."""
     return context.manifest.sampling == "none"
 
 
-def move(collection: "Collection") -> None:
-    """Move a collection to a context of its own records.
+def move(collection: "Collection") -> bool:
+    """Move a collection to a context of its own records; return False, with a warning, if that cannot be now.
 
     One that is to move once, and that somebody gave a context meanwhile, keeps that.
 
@@ -84,8 +89,9 @@ def move(collection: "Collection") -> None:
             "collection.recontextualize() does it; so does the next add.",
             CDEWarning,
         )
-    else:
-        store.write(_end_move)
+        return False
+    store.write(_end_move)
+    return True
 
 
 def _end_move(state: StoreState) -> None:

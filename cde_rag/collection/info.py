@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cde_rag._validation import digest
+from cde_rag.collection.first_context import is_unfinished
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
+from cde_rag.indexing.backfill import earlier_generation
 from cde_rag.models.plain.fixed_texts import FIXED_DIGESTS, corpus_size
 from cde_rag.readers.columns import FIELDS
 from cde_rag.readers.reading_rules import NEWEST, ReadingRules, reading_of
@@ -48,6 +50,8 @@ class Inspection:
         tenant: Name of its tenant, if there are tenants.
         pending: Number of records that wait for their vectors.
         common_context: True if it is in the common context of all tenants, not in one of its own texts.
+        earlier_generation: Number of the generation to which `rollback` returns; None if there is none.
+        unfinished: True if the first `cde-rag index` was stopped, or goes on, so that passages may be missing.
     """
 
     documents: int
@@ -73,6 +77,8 @@ class Inspection:
     tenant: str | None = None
     common_context: bool = False
     pending: int = 0
+    earlier_generation: int | None = None
+    unfinished: bool = False
 
 
 def inspect(store: Store) -> Inspection:
@@ -108,6 +114,8 @@ def inspect(store: Store) -> Inspection:
         tenant=manifest.settings.get("tenant"),
         pending=store.count_pending(),
         common_context=manifest.settings.get("common_context") == manifest.fingerprint,
+        earlier_generation=store.read(earlier_generation),
+        unfinished=is_unfinished(manifest.settings),
     )
 
 

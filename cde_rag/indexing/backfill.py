@@ -235,16 +235,22 @@ def _fill(number: int, embedding: _RowEmbedder, missing: int) -> Iterator[int]:
             yield taken
 
 
+def earlier_generation(state: StoreCalls) -> int | None:
+    """Return the number of the generation before the active one, to which `roll_back` returns; None without one."""
+    active = state.manifest().generation
+    return max((one.number for one in state.generations() if one.number < active), default=None)
+
+
 def _before(state: StoreCalls) -> int:
-    """Return the number of the generation before the active one."""
-    active, numbers = state.manifest().generation, [generation.number for generation in state.generations()]
-    if not (earlier := [number for number in numbers if number < active]):
+    """Return the number of the generation before the active one; raises StoreError without one."""
+    if (earlier := earlier_generation(state)) is None:
+        active, numbers = state.manifest().generation, [generation.number for generation in state.generations()]
         later = [number for number in numbers if number > active]
         forward = f" To return to generation {later[-1]}, repeat the recontextualize that made it." if later else ""
         raise StoreError(
             f"Expected a generation before {active}, found none: there is nothing to roll back to.{forward}"
         )
-    return earlier[-1]
+    return earlier
 
 
 def _vectors(store: StoreCalls, number: int) -> int:

@@ -81,6 +81,13 @@ def kind_of(path: Path, as_text: AbstractSet[str], reading: ReadingRules | None 
     return "document" if suffix in DOCUMENTS else None
 
 
+def formats_in_words(*others: str) -> str:
+    """Return the formats of texts that are read, and others; those of documents need the extra `documents`."""
+    of_extra = ("HTML", "PDF", "Word", "PowerPoint") if documents.readable() else ()
+    *most, last = ("Markdown", "text", *of_extra, "notebooks", *others)
+    return f"{', '.join(most)} or {last}"
+
+
 def _is_own_code(path: Path) -> bool:
     """Return False for minified code and that of dependencies, which nobody wrote to be read."""
     return not _MINIFIED.search(path.name.lower()) and _DEPENDENCIES.isdisjoint(path.parts)
@@ -315,17 +322,11 @@ def folder_passages(
     for error in files.errors:
         yield str(error.filename), UnusableError(f"not readable: {error.strerror}")
     if not files.readable and needed and only is None:
-        suffixes, extra = (MARKDOWN | TEXT | rules.as_text) - {""}, ""
-        if documents.readable():
-            suffixes |= DOCUMENTS
-        else:
-            extra = f" {how_to_install('documents')} for {', '.join(sorted(DOCUMENTS))}."
-        if rules.reading.rules > 1:
-            suffixes |= PAGES
+        extra = "" if documents.readable() else f" {how_to_install('documents')} for PDF, HTML, Word and PowerPoint."
+        options = as_text_options(Counter(files.unread.values())) or "--as-text .xml"
         raise CorpusError(
-            f"{folder} holds no text: expected files that end in {', '.join(sorted(suffixes))}, in it or below it."
-            f"{extra} Name the suffix of other text files: "
-            f"{as_text_options(Counter(files.unread.values())) or '--as-text .xml'}.{beir_remedy(folder)}"
+            f"{folder} holds no text: expected files of {formats_in_words()}, in it or below it.{extra} Name the "
+            f"suffix of other text files: {options}.{beir_remedy(folder)}"
         )
     for path in files.readable:
         metadata = source_of(whole / path.relative_to(folder), (*roots, whole))

@@ -43,6 +43,7 @@ from cde_rag.readers.passages import (
     file_passages,
     folder_files,
     folder_passages,
+    formats_in_words,
     is_mostly_code,
     kind_of,
     named_file,
@@ -58,6 +59,7 @@ JSONL = frozenset({".jsonl", ".ndjson", ".json"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = ".parquet"
 TABLES: Final = JSONL - {".json"} | DELIMITERS.keys() | {PARQUET}  # files of rows that are read in folders
+OTHER_FORMATS: Final = ("source code", "JSON", "JSONL", "CSV", "TSV", "Parquet")  # formats of files that are named
 STDIN = Path("-")
 REPORTS = 20  # reasons of bad records that are remembered in words; all records are counted
 _PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
@@ -86,17 +88,17 @@ class RecordReader:
     documents; of other iterables of its records it upserts each alone.
 
     Args:
-        sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text,
-            Markdown, notebook or source file, with the extra `documents` a PDF, HTML, Word or PowerPoint file, a folder
-            of these, or `"-"` for JSONL on standard input. Of the files of records in a folder those are read that
-            have the field of texts; `.json` files are named one by one.
+        sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, `.parquet`, or `.json` with an
+            object a line or an array of objects), a text, Markdown, notebook or source file, with the extra `documents`
+            a PDF, HTML, Word or PowerPoint file, a folder of these, or `"-"` for JSONL on standard input. Of the files
+            of records in a folder those are read that have the field of texts; `.json` files are named one by one.
         fields: Mapping of fields; see `Fields` for the default. If sources are split into passages and no parent is
             named, the parent is `source`. A collection keeps the fields that are given here.
         skip_bad: True: skip and count unusable records instead of raising. "in folders": only files in folders, and
             rows of these, that cannot be used; an id that comes twice is an error.
         max_characters: Longest passage of a text file in characters, read by the rules of 0.2:
             `ReadingRules(characters=max_characters, rules=1)`. None: as `reading` says.
-        max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
+        max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record. Also the longest array of JSON.
         as_text: Suffixes of further files that are read as plain text, such as ".xml"; "." for files without one.
         reading: Rules by which files become passages. None: those of the collection that the records are added to, or
             of new ones. A collection keeps the rules that are given here.
@@ -574,10 +576,10 @@ def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
         return path
     if not there:
         raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
-    known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(SPLIT)]
-    if _format(path) not in known and path.suffix.lower() not in as_text:
+    if _format(path) not in SPLIT | JSONL | {*DELIMITERS, PARQUET} and path.suffix.lower() not in as_text:
         remedy = f" If it is text, add: --as-text {path.suffix or '.'}"
         raise CorpusError(
-            f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}.{remedy}"
+            f"{path} is of an unknown format. Expected a folder, or a file of {formats_in_words(*OTHER_FORMATS)}; "
+            f"cde-rag index --help describes them.{remedy}"
         )
     return path

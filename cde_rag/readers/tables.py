@@ -1,4 +1,4 @@
-"""Files of one record a line or row: JSONL, CSV and Parquet.
+"""Files of one record a line or row: JSONL, also as a JSON array, CSV and Parquet.
 
 Each format yields `(where, parse)` for every row; `parse()` gives the row's fields or raises `UnusableError`, and
 `where` is a `RowPlace`, unless the row is bad or the table has a column of the key of origins, which is the user's. A
@@ -36,6 +36,9 @@ _MARKS: Final = ",;\t|"  # that may separate the cells of CSV
 _LOOKED_AT: Final = 64  # rows that show whether a file holds texts
 # Numbers in the one way that they are written, of at most fifteen digits, which a float holds exactly.
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d{0,14}|(?:0|[1-9]\d{0,8})\.(\d{1,6}))", re.ASCII)
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")  # of JSON
+_SCANNER: Final = json.JSONDecoder(parse_int=str, parse_float=str)  # finds where values end
 
 Rows: TypeAlias = Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]
 
@@ -87,34 +90,78 @@ def first_columns(rows: Rows) -> dict[str, object]:
 def jsonl_rows(
     file: BufferedIOBase, name: str, max_line_bytes: int = MAX_LINE_BYTES, fallback: Fallback = STRICT
 ) -> Rows:
-    """Yield one JSON object per line, in UTF-8; empty lines are skipped.
+    """Yield one JSON object per line, or the objects of one array, in UTF-8; empty lines are skipped.
 
     Args:
         file: Open for reading.
         name: Name of the file, for messages.
-        max_line_bytes: Longest line; a longer one is a bad row, and is not read into memory beyond that.
+        max_line_bytes: Longest line; a longer one is a bad row, and is not read into memory beyond that. Also the
+            longest array, which is read into memory.
         fallback: Encoding of a file that is not UTF-8.
+
+    Raises:
+        CorpusError: The first object is over several lines, or an array is longer or no JSON.
     """
-    begun = False
-    for number, line in _lines(file, name, max_line_bytes, fallback):
-        where = f"{name}, line {number}"
-        if len(line) > max_line_bytes:
+    begun, lines = False, _lines(file, name, max_line_bytes, fallback)
+    for number, line in lines:
+        where, text = f"{name}, line {number}", line.strip()
+        if not begun and text.startswith(b"["):
+            yield from _array_rows(chain([line], (rest for _, rest in lines)), name, number, max_line_bytes)
+        elif len(line) > max_line_bytes:
             yield where, partial(_refuse_line, max_line_bytes)
-        elif line.strip():
-            if not begun:
-                _check_first(line.strip(), where)
-                begun = True
+        elif text:
+            if not begun and text == b"{":
+                raise CorpusError(
+                    f"{where}: expected one JSON object a line, or an array of objects, found an object over several "
+                    "lines. If it is one row, write [ in front of it and ] after it; several can be converted with: "
+                    "jq -c ."
+                )
             yield RowPlace.at(where, number, number), partial(_parse_json, line.rstrip(b"\r\n"))
+        begun |= bool(text)
 
 
-def _check_first(line: bytes, where: str) -> None:
-    """Refuse JSON that is not written one object a line."""
-    for whole, found, remedy in (
-        (line.startswith(b"["), "the start of an array", "jq -c '.[]'"),
-        (line == b"{", "an object over several lines", "jq -c ."),
-    ):
-        if whole:
-            raise CorpusError(f"{where}: expected one JSON object a line, found {found}. Convert it with: {remedy}")
+def _array_rows(lines: Iterable[bytes], name: str, first: int, most: int) -> Rows:
+    """Yield the objects of a JSON array of at most `most` bytes, which begins in line `first` of a file."""
+    data = bytearray()
+    for line in lines:
+        data += line
+        if len(data) > most:
+            found = f"expected a JSON array of at most {most} bytes, which is read into memory, found more"
+            raise CorpusError(f"{name}: {found}. Write one object a line, as JSONL, or allow more (--max-line-bytes).")
+    try:
+        text = data.decode("utf-8")
+        del data  # which may be long
+        for number, element in enumerate(_elements(text), 1):
+            parse = partial(_parse_object, element, "objects in the array")
+            yield RowPlace.at(f"{name}, row {number}", number), parse
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{name}: not UTF-8; {SAVE}.") from error
+    except json.JSONDecodeError as error:
+        where = f"{name}, line {first + error.lineno - 1}"
+        raise CorpusError(f"{where}: not JSON: {error.msg} (character {error.colno}). Mend the array.") from error
+    except RecursionError as error:
+        raise CorpusError(f"{name}: not JSON that can be read: {error}.") from error
+
+
+def _elements(text: str) -> Iterator[str]:
+    """Yield the JSON of each element of an array."""
+    place = _after_space(text, text.index("[") + 1)
+    has_more = not text.startswith("]", place)
+    while has_more:
+        _, end = _SCANNER.raw_decode(text, place)
+        yield text[place:end]
+        place = _after_space(text, end)
+        if has_more := text.startswith(",", place):
+            place = _after_space(text, place + 1)
+    if not text.startswith("]", place):
+        raise json.JSONDecodeError("expected a comma or the end of the array", text, place)
+    if (end := _after_space(text, place + 1)) < len(text):
+        raise json.JSONDecodeError("expected nothing after the array", text, end)
+
+
+def _after_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return place if found is None else found.end()
 
 
 def csv_rows(
@@ -335,6 +382,13 @@ def _lines(file: BufferedIOBase, name: str, longest: int, fallback: Fallback) ->
 def _parse_json(line: bytes) -> Mapping[str, Any]:
     try:
         text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnusableError(f"not UTF-8: byte {line[error.start]:#04x} at byte {error.start} of the line") from error
+    return _parse_object(text, "one JSON object a line")
+
+
+def _parse_object(text: str, expected: str) -> Mapping[str, Any]:
+    try:
         values: object = json.loads(
             text, object_pairs_hook=unique_keys, parse_constant=_no_constant, parse_float=_finite
         )
@@ -342,14 +396,12 @@ def _parse_json(line: bytes) -> Mapping[str, Any]:
         raise
     except RepeatedKeyError as error:
         raise UnusableError(str(error)) from error
-    except UnicodeDecodeError as error:
-        raise UnusableError(f"not UTF-8: byte {line[error.start]:#04x} at byte {error.start} of the line") from error
     except json.JSONDecodeError as error:
         raise UnusableError(f"not JSON: {error.msg} (character {error.pos} of the line)") from error
     except (ValueError, RecursionError) as error:  # thousands of digits or levels
         raise UnusableError(f"not JSON that can be read: {error}") from error
     if not isinstance(values, dict):
-        raise UnusableError(f"expected one JSON object a line, found {kind(values)}")
+        raise UnusableError(f"expected {expected}, found {kind(values)}")
     if "\\ud" in text.lower():  # only an escape can smuggle a surrogate into valid UTF-8
         _check_unicode(json.dumps(values, ensure_ascii=False))
     return cast(dict[str, Any], values)

@@ -61,10 +61,11 @@ async def list_documents(
     """List the documents of a collection by name: files, parents, and records without parent.
 
     `label` is the title, else the first words of a record without parent, else the name; `place` the file and row of a
-    row of a table, else null, by which rows are ordered. `has_digest` is true where the name is an id that nobody gave.
-    `where` is the filter of a document's passages, null for a record without parent, whose id is the name. `uploaded`
-    and `modified` are dates (ISO 8601) or null; `modified`, of the file, is known where the server was started with
-    --files FOLDER, and then `can_reindex` is true. `complete` as in the overview.
+    row of a table, else null, by which rows are ordered. `has_digest` is true where the name is an id that nobody gave,
+    `is_file` where it names a file, by the folder that was indexed, else by its path on the server. `where` is the
+    filter of a document's passages, null for a record without parent, whose id is the name. `uploaded` and `modified`
+    are dates (ISO 8601) or null; `modified`, of the file, is known where the server was started with --files FOLDER,
+    and then `can_reindex` is true. `complete` as in the overview.
     """
     found = await in_thread(Contents.of, service.registry.collection(name).collection)
     wanted = q.casefold()
@@ -127,6 +128,7 @@ def _described(document: StoredDocument, service: Service) -> dict[str, Any]:
         "label": document.label,
         "place": document.place,
         "has_digest": document.is_digest,
+        "is_file": document.file is not None,
         "passages": document.passages,
         "where": document.where,
         "uploaded": document.uploaded or None,

@@ -14,8 +14,8 @@ from cde_rag.indexing.replacement import DocumentRecords
 from cde_rag.indexing.upsert import AddReport, Progress
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, Fields, RecordReader, documents
 from cde_rag.readers.parquet_check import check_parquet
-from cde_rag.readers.passages import UPLOADED_KEY, UPLOADS, document_of
-from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, SPLIT
+from cde_rag.readers.passages import UPLOADED_KEY, UPLOADS, document_of, formats_in_words
+from cde_rag.readers.reader import DELIMITERS, JSONL, OTHER_FORMATS, PARQUET, SPLIT
 from cde_rag.readers.row_origin import public_origin
 from cde_rag.records import Record
 from cde_rag.server.error_responses import RequestError
@@ -54,7 +54,8 @@ def check_upload(filename: str) -> None:
         raise RequestError(400, message, param="filename", code="invalid_value")
     if filename.startswith(".") or suffix not in accepted_suffixes():
         message = (
-            f"{filename} is of a format that is not read. Send a file that ends in {', '.join(accepted_suffixes())}."
+            f"{filename} is of a format that is not read. Send a file of {formats_in_words(*OTHER_FORMATS)}; "
+            "GET /v1/collections/NAME/overview lists their suffixes."
         )
         raise RequestError(400, message, param="filename", code="invalid_value")
     if (size := len(filename.encode())) > MAX_NAME_BYTES:

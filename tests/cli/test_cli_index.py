@@ -792,6 +792,18 @@ def test_stopped_at_any_time_the_same_command_ends_as_if_it_had_not_been(
         assert made.embedder.fingerprint == other.embedder.fingerprint
 
 
+def test_a_move_by_another_run_is_warned_of_once(run, model_folder: Path, tmp_path: Path):
+    folder, place = pages(tmp_path / "docs", 40), tmp_path / "x"
+    create_without_documents(FaissStore(place), model_folder, "source", at=AT_ONCE)
+    with FaissStore(place).lease():
+        stderr = run("index", folder, place).stderr
+    assert stderr.count("not embedded in a context of their own") == 1
+    assert told(place, model_folder)[1] == 0
+    run("index", folder, place)
+    with Collection.open(place, model=model_folder) as moved:
+        assert moved.embedder.context.manifest.documents_seen == 80
+
+
 def test_a_collection_that_is_open_from_the_first_second_moves_once(run, model_folder: Path, tmp_path: Path):
     """One that a server has opened before the folder is read, and adds to afterwards."""
     place = tmp_path / "x"

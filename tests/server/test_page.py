@@ -19,12 +19,15 @@ from playwright.sync_api import Browser, Page, Request, Route, expect, sync_play
 from served import Running, make, running, texts
 
 from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.collection.first_context import AT_ONCE, create_without_documents
 from cde_rag.readers import ReadingRules, RecordReader
 from cde_rag.search.fusion import Ranking
 from cde_rag.server import job_routes
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import CANDIDATES, NullRanker
 from cde_rag.server.language_model import RemoteModel
+from cde_rag.server.registry import ServedCollection
+from cde_rag.stores.faiss import FaissStore
 
 CHROMIUM = shutil.which("chromium")
 HOSTILE = '<img src="http://evil.example/x" onerror="document.title=\'taken\'"><script>document.title="taken"</script>'
@@ -403,11 +406,12 @@ def test_errors_and_empty_results_are_sentences(server: Running, browser: Browse
 def test_a_server_with_keys_asks_for_one(tmp_path: Path, browser: Browser) -> None:
     service, _ = make(tmp_path, keys=ApiKeys(["secret"]))
     with running(service) as url:
-        visit = Visit(browser, url)
+        visit = Visit(browser, f"{url}/?collection=notes")
         expect(visit.page.get_by_role("alert")).to_contain_text("API key")
         visit.page.get_by_label("API key of this server").fill("secret")
         visit.page.get_by_label("API key of this server").press("Tab")
         expect(visit.page.get_by_label("Collection").locator("option")).to_have_count(2)
+        expect(visit.page.get_by_label("Collection")).to_have_value("notes")  # that of the address
         visit.page.get_by_label("Collection").select_option("papers")
         visit.search("river")
         expect(visit.page.locator("#hits li")).to_have_count(10)
@@ -782,9 +786,152 @@ def test_an_answer_that_is_left_stays_in_its_conversation(chatting: Running, llm
 
 @needs_a_browser
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_roll_back_waits_for_an_earlier_generation(server: Running, browser: Browser) -> None:
+    papers = server.service.registry.collection("papers").collection
+    assert server.get("/v1/collections/papers")["earlier_generation"] is None
+    visit = Visit(browser, f"{server.url}/?collection=papers#library")
+    page, back = visit.page, visit.page.get_by_role("button", name="Roll back")
+    expect(page.locator("#summary")).to_contain_text("40 passages")
+    expect(back).to_be_disabled()
+    expect(back).to_have_accessible_description("No earlier context is kept, so there is none to roll back to.")
+    page.get_by_role("button", name="Make a new context").click()
+    expect(page.locator("#outcome")).to_contain_text("Moved to a new context", timeout=60_000)
+    expect(back).to_be_enabled()
+    expect(page.locator("#no-rollback")).to_be_hidden()
+    assert server.get("/v1/collections/papers")["earlier_generation"] == papers.store.generations()[0].number
+    page.locator("#collection").select_option("notes")
+    expect(page.locator("#summary")).to_contain_text("0 passages in 0 documents")
+    expect(back).to_be_disabled()
+    page.locator("#collection").select_option("papers")
+    back.click()
+    expect(page.locator("#outcome")).to_contain_text("Back in the context before.", timeout=60_000)
+    expect(back).to_be_disabled()  # a later generation is none to roll back to
+    assert server.get("/v1/collections/papers")["earlier_generation"] is None
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+def test_a_first_index_that_was_stopped_is_a_sentence(tmp_path: Path, browser: Browser) -> None:
+    """It goes when the same command has ended; vectors are not made in a context of a part."""
+    service, embedder = make(tmp_path)
+    store = FaissStore(tmp_path / "docs.faiss")
+    half = Collection(store, create_without_documents(store, embedder.model, None, at=AT_ONCE))
+    half.add(texts(70), embed="later")
+    served = service.registry.collections | {"docs": ServedCollection("docs", half, has_bm25=True)}
+    service.registry.collections = served
+    with running(service) as url:
+        server = Running(url, service, embedder)
+        visit = Visit(browser, f"{url}/?collection=docs#library")
+        page, said = visit.page, visit.page.locator("#unfinished")
+        expect(page.locator("#summary")).to_contain_text("70 passages wait for vectors")
+        expect(said).to_contain_text("if none runs, run the same command again: cde-rag index FOLDER COLLECTION")
+        expect(page.locator("#fill")).to_be_hidden()
+        assert [one["unfinished"] for one in server.get("/v1/collections")["data"]] == [False, False, True]
+        page.get_by_role("link", name="Search").click()
+        expect(said).to_be_visible()
+        page.locator("#collection").select_option("papers")
+        expect(said).to_be_hidden()
+        page.get_by_role("link", name="Library").click()
+        half.embed_pending()
+        page.locator("#collection").select_option("docs")
+        expect(page.locator("#summary")).to_contain_text("70 passages")
+        expect(said).to_be_hidden()
+        assert server.get("/v1/collections/docs")["unfinished"] is False
+        assert visit.errors == []
+        page.close()
+
+
+@needs_a_browser
+def test_files_that_come_before_the_collections_are_known_wait_for_them(server: Running, browser: Browser) -> None:
+    """They go to the one that the address names; without any collection none can be chosen."""
+    held: list[Route] = []
+    page = browser.new_page()
+    page.route("**/v1/collections", lambda route: held.append(route))
+    page.goto(f"{server.url}/?collection=notes#library")
+    page.get_by_label("Drop files here").set_input_files(
+        [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"A river."}]
+    )
+    page.evaluate(DROP, ["A bank.", "b.txt"])
+    page.wait_for_timeout(300)
+    page.get_by_role("link", name="Search").click()
+    page.get_by_role("link", name="Library").click()
+    expect(page.locator("#summary")).to_have_text("The collections are not loaded yet.")
+    assert server.get("/v1/jobs")["data"] == []
+    held[0].continue_()
+    expect(page.locator("#outcome")).to_have_text("Passages: 2 added.", timeout=60_000)
+    notes = server.service.registry.collection("notes").collection
+    assert {record.metadata["source"] for record in notes.scroll()} == {"uploads/a.txt", "uploads/b.txt"}
+    expect(page.locator("#problem")).to_be_hidden()
+    page.unroute("**/v1/collections")
+    page.route("**/v1/collections", lambda route: route.fulfill(json={"object": "list", "data": []}))
+    page.reload()
+    expect(page.locator("#summary")).to_have_text("This server has no collection.")
+    expect(page.get_by_label("Drop files here")).to_be_disabled()
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_files_that_were_indexed_by_name_are_shown_without_the_paths_of_the_server(
+    server: Running, browser: Browser, tmp_path: Path
+) -> None:
+    """By their names, with as many folders as tell them apart; what is stored has the paths."""
+    files = {
+        "a/read.txt": "A river.",
+        "b/read.txt": "A river and a bank.",
+        "boat.md": "# Boats\n\nA boat in a river.",
+        "fish.csv": "text,year\nA fish in a river.,2020\nA delta.,2021\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    notes = server.service.registry.collection("notes").collection
+    notes.add_records(RecordReader(*(tmp_path / name for name in files)))
+    sources = {str(tmp_path / name) for name in files if not name.endswith("csv")}
+    assert {record.metadata["source"] for record in notes.scroll() if "source" in record.metadata} == sources
+    visit = Visit(browser, f"{server.url}/?collection=notes")
+    page = visit.page
+    expect(page.locator("#facets fieldset").filter(has_text="source")).to_contain_text("b/read.txt")
+    for text in ("a/read.txt", "boat.md"):
+        expect(page.locator("#facets")).to_contain_text(text)
+    visit.search("river")
+    paths = page.locator("#hits .path:not(.fields)")
+    assert {text.partition(" · ")[0] for text in paths.all_inner_texts()} == {*files}
+    page.locator("#hits li").filter(has_text="b/read.txt").get_by_role("button").first.click()
+    expect(page.locator("#passage-path")).to_contain_text("b/read.txt")
+    page.get_by_role("button", name="Close").click()
+    page.locator("#facets").get_by_text("boat.md", exact=True).click()
+    expect(page.locator("#hits li")).to_have_count(1)  # the filter has the path
+    page.get_by_role("button", name="Clear filters").click()
+    page.get_by_label("Compare rankings").check()
+    expect(page.locator("#column-own .path:not(.fields)").filter(has_text="a/read.txt")).to_have_count(1)
+    page.get_by_role("link", name="Library").click()
+    expect(page.locator("#documents li")).to_have_count(5)
+    for text in ("a/read.txt", "b/read.txt", "boat.md", "fish.csv, row 2"):
+        expect(page.locator("#documents .path").get_by_text(text, exact=True)).to_have_count(1)
+    page.evaluate(DROP, ["A river.", "read.txt"])
+    said = "Other documents of the same name stay: a/read.txt, b/read.txt."
+    expect(page.locator("#outcome")).to_contain_text(said, timeout=60_000)
+    page.get_by_role("button", name="Delete a/read.txt").click()
+    expect(page.locator("#sure-text")).to_contain_text("a/read.txt")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.locator("#outcome")).to_have_text("a/read.txt is deleted: 1 passage.")
+    assert str(tmp_path) not in page.locator("main").inner_text()
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> None:
+    papers = server.service.registry.collection("papers").collection
+    papers.recontextualize(seed=1)
     visit = Visit(browser, f"{server.url}/?collection=papers#library")
     page = visit.page
+    expect(page.get_by_role("button", name="Roll back")).to_be_enabled()
+    papers.store.drop(papers.store.generations()[0].number)  # another program does it
     page.get_by_role("button", name="Roll back").click()
     expect(page.locator("#problem")).to_contain_text("nothing to roll back", timeout=60_000)
     expect(page.locator("#job")).to_be_hidden()

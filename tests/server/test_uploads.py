@@ -98,8 +98,8 @@ def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_pa
     [
         ("../x.md", b"river", "without folders"),
         ("a/b.md", b"river", "without folders"),
-        (".md", b"river", "ends in"),
-        ("x.exe", b"river", "ends in"),
+        (".md", b"river", "Markdown, text, HTML, PDF, Word, PowerPoint, notebooks, source code, JSON, JSONL, CSV, TSV"),
+        ("x.exe", b"river", "GET /v1/collections/NAME/overview lists their suffixes"),
         ("x.xlsx", b"river", "as CSV"),
         ("x\n.md", b"river", "without folders"),
         ("🌊" * 60 + ".md", b"river", "at most 200 bytes"),
@@ -158,6 +158,19 @@ def test_a_table_without_a_column_text_is_added_by_the_columns_that_it_has(serve
     assert (again["replaced"], again["skipped"]) == (1, 1)  # the second row has no subject
     assert papers.get(["T-1"])[0].text == "Flood"
     assert damages(papers) == []
+
+
+def test_an_array_of_objects_is_read_as_rows(server: Running) -> None:
+    rows = [{"id": "x1", "text": "A river."}, {"id": "x2", "text": "A bank.", "year": 2020}]
+    job = upload(server, "rows.json", json.dumps([*rows, 7], indent=2).encode())
+    assert (job["result"]["added"], job["result"]["skipped"]) == (2, 1), job
+    assert job["result"]["reasons"] == ["rows.json, row 3: expected objects in the array, found a number"]
+    found = server.service.registry.collection("papers").collection.get(["x1", "x2"])
+    assert [record.text for record in found] == ["A river.", "A bank."]
+    assert found[1].metadata["table"] == {"file": "uploads/rows.json", "row": 2}
+    assert "not JSON: Expecting value" in upload(server, "rows.json", b'[{"text": "x"},]')["error"]
+    named = upload(server, "named.json", b'[{"body": "A flood."}]', fields=["text=body"])
+    assert named["result"]["added"] == 1
 
 
 def test_a_file_that_is_not_utf_8_is_read_as_the_command_reads_it(server: Running) -> None:

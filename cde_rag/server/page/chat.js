@@ -1,6 +1,6 @@
 // The chat: streamed answers, whose numbers open the passages that they are from.
 import { byId, copier, made, openPassage, send, selected, spoken, titleOf } from "./common.js";
-import { fieldsOf, marked, rendered, snippet, where } from "./text.js";
+import { fieldsOf, marked, namePaths, rendered, snippet, where } from "./text.js";
 
 let turns = []; // of the present conversation
 let running = null; // its AbortController
@@ -134,6 +134,7 @@ function finish(shown, text, said, { name, question }) {
 }
 
 function passages(citations, name, complete) {
+  namePaths(citations);
   const list = made("ul", undefined, { className: "sources" });
   list.append(
     ...citations.map((one) => {

@@ -3,6 +3,7 @@ import { byId, call, collectionPath, counted, made, number, problem, selected, s
 import * as judged from "./judged.js";
 import { count } from "./search.js";
 import { hideColumns, showColumns } from "./table.js";
+import { shownNames } from "./text.js";
 
 const PAUSE_MS = 300; // between looks at a job
 const PAGE = matchMedia("(min-width: 60rem)").matches ? 50 : 10; // documents
@@ -17,6 +18,7 @@ const KINDS = {
   tune: "Tune the ranking",
 };
 const UNSTOPPABLE = ["drift", "tune"];
+const ROW = /, row \d+$/; // of a place
 const MOST_NAMES = 5; // of files that wait
 let watched = null; // the job that is shown
 const waiting = []; // files to add, each with its collection, and the fields of a table if they were chosen
@@ -25,7 +27,12 @@ let adding = false;
 const NOTE = "cde-rag unsent"; // key of the names of files that the server does not have yet: a reload loses the files
 let lost = readNote(); // of the page before it was loaded again, each { name, collection }
 let listed = 0; // documents
+let canRollBack = false; // of the selected collection
 let changed = async () => {};
+let chosen; // ends the wait of files that came before the collections were known
+const collectionChosen = new Promise((done) => {
+  chosen = done;
+});
 
 export const onChange = (listener) => {
   changed = listener;
@@ -34,7 +41,16 @@ export const onChange = (listener) => {
 // A job goes on when another collection is selected: what it says then names its own.
 const about = (collection, text) => (collection === selected() ? text : `${collection}: ${text}`);
 
+// Takes no files: there is no collection.
+export function close() {
+  byId("files").disabled = true;
+}
+
 export function fresh() {
+  chosen();
+  byId("files").disabled = false;
+  canRollBack = false;
+  byId("rollback").disabled = true;
   byId("outcome").textContent = "";
   byId("part").value = "";
   byId("summary").textContent = "Loading …";
@@ -57,7 +73,9 @@ const day = (iso) => new Date(iso).toLocaleDateString("en-CA");
 export async function describe() {
   const name = selected();
   if (!name) {
-    byId("summary").textContent = "This server has no collection.";
+    byId("summary").textContent = byId("files").disabled
+      ? "This server has no collection."
+      : "The collections are not loaded yet.";
     return;
   }
   const [found, overview, jobs] = await Promise.all([
@@ -72,15 +90,20 @@ export async function describe() {
   byId("summary").textContent =
     `${counted(found.documents, "passage")} in ${overview.complete ? "" : "more than "}` +
     `${counted(overview.documents, "document")}${disk} · model ${found.model}${pending}`;
-  byId("fill").hidden = !found.pending;
+  byId("unfinished").hidden = !found.unfinished;
+  byId("fill").hidden = !found.pending || found.unfinished; // they would be made in a context of what is read so far
   byId("files").accept = overview.suffixes.join(",");
   const documents = overview.suffixes.includes(".pdf") ? "PDF, HTML, Word, PowerPoint, " : "";
   byId("formats").textContent =
-    `Markdown, text, ${documents}notebooks, source code; tables as CSV, JSONL and Parquet. ` +
+    `Markdown, text, ${documents}notebooks, source code; tables as CSV, JSON and Parquet. ` +
     "A file replaces the document of its name. Rows of a table replace those of the same id; all others stay.";
   describeFacts(found);
   describeLost();
   describeUnclear();
+  canRollBack = found.earlier_generation !== null;
+  byId("no-rollback").hidden = canRollBack;
+  byId("no-rollback").textContent = canRollBack ? "" : "No earlier context is kept, so there is none to roll back to.";
+  byId("rollback").disabled = !canRollBack || watched !== null;
   describeTuning();
   describeJobs(jobs.data.filter((job) => job.collection === name && !columnsOf(job)));
   await list();
@@ -147,7 +170,10 @@ function outcomeOf(job) {
 function told(found) {
   const counts = ["added", "replaced", "updated", "unchanged", "deleted"].filter((key) => found[key]);
   const parts = counts.map((key) => `${number(found[key])} ${key}`).join(", ") || "nothing new";
-  const doubles = found.doubles?.length ? ` Other documents of the same name stay: ${found.doubles.join(", ")}.` : "";
+  const alike = found.doubles ?? [];
+  const names = shownNames(alike.flatMap((path) => [path, path.slice(path.lastIndexOf("/"))])); // each with a folder
+  const others = alike.map((path) => names.get(path) ?? path).join(", ");
+  const doubles = others ? ` Other documents of the same name stay: ${others}.` : "";
   const skipped = found.skipped ? ` ${counted(found.skipped, "row")} left out: ${found.reasons.join("; ")}.` : "";
   const guessed = found.guessed?.length
     ? ` Not UTF-8, and read as windows-1252 by a guess: ${found.guessed.join(", ")}. If letters are wrong, save as UTF-8.`
@@ -163,7 +189,7 @@ function describeJobs(jobs) {
       const item = made("li", undefined, { className: job.status });
       const time = new Date(1000 * (job.ended ?? job.started)).toLocaleTimeString("en-GB").slice(0, 5);
       item.append(
-        made("p", `${KINDS[job.kind]}${job.subject ? `: ${job.subject}` : ""}`, { className: "what" }),
+        made("p", `${KINDS[job.kind]}${job.subject ? `: ${shownNames([job.subject]).get(job.subject) ?? job.subject}` : ""}`, { className: "what" }),
         made("p", spoken(`${time} · ${outcomeOf(job)}`), { className: "note" }),
       );
       return item;
@@ -179,7 +205,8 @@ async function list() {
   const found = await call(`${collectionPath()}/documents?${new URLSearchParams({ q: part, limit })}`);
   if (name !== selected() || part !== byId("part").value.trim()) return;
   listed = found.data.length;
-  byId("documents").replaceChildren(...found.data.map((one) => documentOf(one, name)));
+  const names = shownNames(found.data.map(fileOf));
+  byId("documents").replaceChildren(...found.data.map((one) => documentOf(one, name, names)));
   byId("more-documents").hidden = listed >= found.total || limit >= 1000;
   const matching = part ? ` that match${found.total === 1 ? "es" : ""} “${part}”` : "";
   const some = listed < found.total ? `${number(listed)} of ` : "";
@@ -190,14 +217,21 @@ async function list() {
       : "No documents yet.";
 }
 
-function documentOf(one, name) {
+// The file of a document, and of a row of a table.
+const fileOf = (one) => (one.is_file ? one.name : (one.place ?? "").replace(ROW, ""));
+
+function documentOf(one, name, names) {
   const item = made("li");
   const dates = [one.uploaded && `added ${day(one.uploaded)}`, one.modified && `changed ${day(one.modified)}`];
   const facts = [counted(one.passages, "passage"), ...dates.filter(Boolean)].join(" · ");
   const text = made("div");
-  const path = shownName(one);
-  const from = one.place && one.place !== path ? ` · ${one.place}` : ""; // of a row that has an id
-  if (one.label !== path) text.append(made("p", one.label, { className: "what" }));
+  const file = names.get(fileOf(one));
+  const place = one.place && file ? file + one.place.match(ROW)[0] : one.place;
+  const given = one.is_file && file ? file : one.name;
+  const path = one.has_digest && place ? place : given; // an id that nobody gave says nothing
+  const from = place && place !== path ? ` · ${place}` : ""; // of a row that has an id
+  const label = one.label === one.name ? path : one.label;
+  if (label !== path) text.append(made("p", label, { className: "what" }));
   text.append(made("p", path + from, { className: "path" }), made("p", facts, { className: "note" }));
   const actions = made("div", undefined, { className: "actions" });
   if (one.can_reindex) {
@@ -207,13 +241,9 @@ function documentOf(one, name) {
       ),
     );
   }
-  actions.append(action("Delete", `Delete ${path}`, () => remove(one, name)));
+  actions.append(action("Delete", `Delete ${path}`, () => remove(one, name, path)));
   item.append(text, actions);
   return item;
-}
-
-function shownName(one) {
-  return one.has_digest && one.place ? one.place : one.name; // an id that nobody gave says nothing
 }
 
 function action(text, label, listener) {
@@ -223,9 +253,8 @@ function action(text, label, listener) {
   return button;
 }
 
-async function remove(one, name) {
-  const path = shownName(one);
-  const named = one.label === path ? path : `“${one.label}” (${path})`;
+async function remove(one, name, path) {
+  const named = [one.name, path].includes(one.label) ? path : `“${one.label}” (${path})`;
   byId("sure-text").textContent = `Delete ${named} with ${counted(one.passages, "passage")}? Files on the disk stay.`;
   byId("sure").returnValue = "no";
   byId("sure").showModal();
@@ -270,7 +299,9 @@ async function watch(job, label) {
 function lock(is) {
   const buttons = byId("view-library").querySelectorAll("#move button, #tune, #fill, .actions button");
   for (const button of buttons) button.disabled = is;
-  if (!is) describeTuning();
+  if (is) return;
+  byId("rollback").disabled = !canRollBack;
+  describeTuning();
 }
 
 async function run(path, body, label) {
@@ -296,12 +327,13 @@ async function refreshed() {
   }
 }
 
-// Adds files after those that wait; all go into the collection that is selected now.
+// Adds files after those that wait; all go into the collection that is selected now, or first.
 async function upload(files) {
+  await collectionChosen;
   problem();
   const collection = selected();
-  waiting.push(...[...files].map((file) => ({ file, collection })));
-  unclear = unclear.filter((one) => one.collection !== collection || ![...files].some((file) => file.name === one.file.name));
+  waiting.push(...files.map((file) => ({ file, collection })));
+  unclear = unclear.filter((one) => one.collection !== collection || !files.some((file) => file.name === one.file.name));
   describeWaiting();
   byId("upload").reset();
   await addWaiting();

@@ -17,12 +17,15 @@ async function start() {
   const before = selected();
   byId("collection").replaceChildren(...known.map((each) => made("option", each.name, { value: each.name })));
   if (known.some((each) => each.name === before)) byId("collection").value = before;
-  if (!known.length) problem("This server has no collection to search.");
+  if (known.length) return;
+  problem("This server has no collection to search.");
+  library.close();
 }
 
 // A page's address names its collection, query, filters and view.
 async function openPage() {
   const asked = new URLSearchParams(location.search);
+  showView();
   await start();
   if (known.some((each) => each.name === asked.get("collection"))) byId("collection").value = asked.get("collection");
   if (!known.length) {
@@ -44,7 +47,7 @@ async function openPage() {
   else if (asked.get("q") && !typed) search.ask(asked.get("q"), asked.get("compare") === "1");
 }
 
-async function openView() {
+function showView() {
   const named = location.hash.slice(1);
   const view = VIEWS.includes(named) ? named : "search";
   document.title = `cde-rag: ${view}`;
@@ -54,6 +57,11 @@ async function openView() {
     if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  return view;
+}
+
+async function openView() {
+  const view = showView();
   try {
     if (view === "chat") {
       byId("question").focus({ preventScroll: true });
@@ -70,6 +78,7 @@ async function choose() {
   problem();
   chat.fresh();
   library.fresh();
+  byId("unfinished").hidden = !known.find((each) => each.name === selected())?.unfinished;
   try {
     await search.fresh();
   } catch (error) {
@@ -86,10 +95,9 @@ byId("collection").addEventListener("change", () => {
 });
 byId("close").addEventListener("click", () => byId("passage").close());
 byId("wider").addEventListener("click", widen);
-byId("key").addEventListener("change", async () => {
+byId("key").addEventListener("change", () => {
   problem();
-  await start();
-  if (known.length) await choose();
+  openPage();
 });
 window.addEventListener("hashchange", () => {
   problem();

@@ -1,7 +1,7 @@
 // The search: hits by the default ranking, filters by fields that exist, and a comparison of rankings.
 import { byId, call, collectionPath, counted, made, number, openPassage, problem, selected, titleOf } from "./common.js";
 import * as judged from "./judged.js";
-import { fieldsOf, marked, snippet, where } from "./text.js";
+import { fieldsOf, marked, namePaths, shownNames, snippet, where } from "./text.js";
 
 const COLUMNS = {
   hybrid: ["Default", "Meaning and words together: the list without comparison"],
@@ -12,6 +12,7 @@ const COLUMNS = {
 const PAGE = 10;
 const FEW = 4; // values that are offered one by one even if each is that of one passage
 const MOST = 50; // hits
+const FILES = ["source", "table.file"]; // fields whose values name files
 let turn = 0; // of the newest search: answers of earlier ones are dropped
 let shown = null; // the search that is shown: { name, query, k }
 let chosen = new Map(); // field → its condition in the filter
@@ -79,6 +80,7 @@ function facetOf(field) {
   set.append(made("legend", field.name));
   const isShared = field.values && (field.values.length <= FEW || field.values.some(({ passages }) => passages > 1));
   if (field.values && (isShared || chosen.get(field.name)?.in)) {
+    const files = FILES.includes(field.name) ? shownNames(field.values.map(({ value }) => String(value))) : new Map();
     const few = field.values.map(({ value, passages }) => {
       const label = made("label");
       const box = made("input", undefined, { type: "checkbox", checked: chosen.get(field.name)?.in?.includes(value) });
@@ -87,7 +89,7 @@ function facetOf(field) {
         const values = box.checked ? [...others, value] : others;
         choose(field.name, values.length ? { in: values } : null);
       });
-      label.append(box, " ", made("span", String(value)), " ", made("span", String(passages), { className: "number" }));
+      label.append(box, " ", made("span", files.get(value) ?? String(value)), " ", made("span", String(passages), { className: "number" }));
       return label;
     });
     set.append(...few);
@@ -236,6 +238,7 @@ async function search(query, k) {
 function showHits({ hits, warnings, pending }) {
   byId("columns").hidden = true;
   byId("columns").replaceChildren();
+  namePaths(hits);
   byId("hits").replaceChildren(...hits.map((hit) => hitOf(hit)));
   byId("more").hidden = hits.length < shown.k || shown.k >= MOST;
   const waits = !pending
@@ -252,6 +255,7 @@ function showColumns({ columns, warnings }) {
   byId("hits").replaceChildren();
   byId("more").hidden = true;
   byId("columns").hidden = false;
+  namePaths(columns.flatMap((one) => one.hits ?? []));
   const named = new Map(columns.map((one) => [one.name, one]));
   const places = new Map((named.get("hybrid").hits ?? []).map((hit, place) => [hit.id, place + 1]));
   byId("columns").replaceChildren(...Object.keys(COLUMNS).map((name) => columnOf(named.get(name), places)));

@@ -3,6 +3,7 @@ import { made } from "./common.js";
 
 const WORD = /[\p{L}\p{N}_][\p{L}\p{M}\p{N}_\u00ad\u200b-\u200d]*/gu;
 const MARKDOWN = /\.(md|markdown|mdx|qmd|rmd|ipynb|html?|pdf|docx|pptx)$/i; // documents are read as Markdown
+const ABSOLUTE = /^(?:\/|[A-Za-z]:[\\/]|\\\\)/;
 const DIGEST = /^[0-9a-f]{32}$/; // the id of a record that was given none
 const LONGEST = 20_000; // characters that are rendered; more are shown as they are
 const SNIPPET = 230; // characters
@@ -23,12 +24,47 @@ const BEGINS = [FENCE, ITEM, RULE, BAR, HEADING, NOTE, QUOTE];
 
 const isMarkdown = (source) => typeof source !== "string" || MARKDOWN.test(source) || !/\.\w+$/.test(source);
 
+// The names by which to show files of no indexed folder, whose own names are paths of the server: the last part of each,
+// with as many folders as tell it from the others.
+export function shownNames(paths) {
+  const names = new Map();
+  let left = [...new Set(paths)].filter((path) => ABSOLUTE.test(path));
+  for (let parts = 1; left.length; parts += 1) {
+    const sharing = new Map();
+    for (const path of left) {
+      const tail = path.split(/[\\/]/).slice(-parts).join("/");
+      sharing.set(tail, [...(sharing.get(tail) ?? []), path]);
+    }
+    for (const [tail, [path, ...others]] of sharing) if (!others.length) names.set(path, tail);
+    left = left.filter((path) => !names.has(path));
+  }
+  return names;
+}
+
+// The file of a row or passage, else the `source` or id of a record.
+function sourceOf(hit) {
+  const known = [hit.metadata?.table?.file, hit.metadata?.source];
+  return known.find((one) => typeof one === "string") ?? hit.id;
+}
+
+const isRowOfFile = ({ metadata }) => typeof metadata?.table?.file === "string" && typeof metadata.table.row === "number";
+
+function isPassageOfFile({ id, metadata }) {
+  const source = metadata?.source;
+  return typeof source === "string" && id.replace(/#\d+$/, "") === source && id !== source;
+}
+
+// Gives hits that are shown together the `path` by which `where` shows them.
+export function namePaths(hits) {
+  const names = shownNames(hits.filter((hit) => isRowOfFile(hit) || isPassageOfFile(hit)).map(sourceOf));
+  for (const hit of hits) hit.path = names.get(sourceOf(hit)) ?? sourceOf(hit);
+}
+
 // Where a hit stands: `path › section · lines 3–9`.
 export function where(hit) {
-  const known = [hit.metadata?.table?.file, hit.metadata?.source]; // of a row, else of a passage
-  const source = known.find((one) => typeof one === "string") ?? hit.id;
+  if (hit.path === undefined) namePaths([hit]);
   const section = hit.title?.endsWith(hit.section) ? "" : hit.section;
-  const path = [source, ...(section ? section.split(" > ") : [])].join(" › ");
+  const path = [hit.path, ...(section ? section.split(" > ") : [])].join(" › ");
   return hit.place ? `${path} · ${hit.place}` : path;
 }
 
@@ -36,9 +72,8 @@ export function where(hit) {
 // its place says it all; of a row the id, unless it is a digest, comes first.
 export function fieldsOf(hit) {
   const { source, table, ...rest } = hit.metadata ?? {};
-  const isRow = typeof table?.file === "string" && typeof table.row === "number";
-  const isPassage = typeof source === "string" && hit.id.replace(/#\d+$/, "") === source && hit.id !== source;
-  if (isPassage && !isRow) return [];
+  const isRow = isRowOfFile(hit);
+  if (isPassageOfFile(hit) && !isRow) return [];
   const given = isRow && source !== undefined ? { source, ...rest } : rest;
   const words = Object.entries(given).flatMap(([key, value]) => {
     const simple = [value].flat(Infinity).filter((one) => ["string", "number", "boolean"].includes(typeof one));
