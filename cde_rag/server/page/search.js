@@ -179,7 +179,8 @@ function keepAddress(query) {
 
 // Takes the filters of an address; what is none is left out.
 export async function restore(asked) {
-  chosen = new Map(Object.entries(parsedFilters(asked.get("filters"))).filter(([, condition]) => isCondition(condition)));
+  const named = Object.entries(parsedFilters(asked.get("filters"))).filter(([, condition]) => isCondition(condition));
+  chosen = new Map([...named, ...chosen]); // what was chosen while the page was loaded comes on top
   const written = asked.get("where") ?? "";
   if (written && byId("where")) {
     byId("where").value = written;
