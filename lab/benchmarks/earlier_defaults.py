@@ -112,9 +112,10 @@ def rows(corpora: Sequence[tuple[JudgedPassages, dict[str, SystemScores]]]) -> l
         row |= {system: round(mean_score(scores, part), 4) for system, scores in by_system.items()}
         for system in list(by_system)[1:]:
             less = answer_difference(data, by_system[INDEX], by_system[system], part)
-            low, high = less.sets or less.queries
-            row |= {f"less {system}": round(less.mean, 4), f"{system} low": round(low, 4)}
-            row[f"{system} high"] = round(high, 4)
+            row[f"less {system}"] = round(less.mean, 4)
+            for over, interval in (("questions", less.queries), ("corpora", less.sets)):
+                for end, value in zip(("low", "high"), interval or ("", ""), strict=True):
+                    row[f"{system}, {over}, {end}"] = value if value == "" else round(float(value), 4)
         found.append(row)
     return found
 
