@@ -122,6 +122,10 @@ class Application:
         """Change the text of a row among the old vectors of a move, as a program does that had opened them before."""
         raise NotImplementedError
 
+    def insert_later(self, id_: str, text: str, model: Embedder) -> None:
+        """Store one more text, as a program does that has a model."""
+        raise NotImplementedError
+
     def places(self) -> list[str]:
         """Names of the tables, collections or files that are there, without those of journals."""
         return sorted(path.name for path in self.folder.iterdir())
@@ -177,6 +181,9 @@ class ChromaApplication(Application):
 
     def rows(self) -> list[Row]:
         return rows_of(self.opened())
+
+    def insert_later(self, id_: str, text: str, model: Embedder) -> None:
+        self.opened().add(ids=[id_], documents=[text], embeddings=model.embed_passages([text], None).vectors)
 
     def write_old(self, notes: Mapping[str, str], text: str, vector: list[float]) -> None:
         held = self.client.get_collection("papers-cde-old", embedding_function=None)
@@ -279,6 +286,11 @@ class LangChainApplication(Application):
         store.add_documents(documents, ids=[f"d{number}" for number in range(COUNT)])
         store.save_local(str(self.folder))
 
+    def insert_later(self, id_: str, text: str, model: Embedder) -> None:
+        store = self.opened(model)
+        store.add_documents([Document(page_content=text)], ids=[id_])
+        store.save_local(str(self.folder))
+
     def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
         return [found.page_content for found in self.opened(embedder).similarity_search(query, k)]
 
@@ -319,6 +331,11 @@ class SimpleApplication(Application):
     def build(self, embedder: Embedder) -> None:
         model = ForLlamaIndex(embedder=embedder)
         index = VectorStoreIndex(nodes(), embed_model=model, storage_context=self.new_storage(embedder.dim))
+        index.storage_context.persist(str(self.folder))
+
+    def insert_later(self, id_: str, text: str, model: Embedder) -> None:
+        index: Any = load_index_from_storage(self.storage(), embed_model=ForLlamaIndex(embedder=model))
+        index.insert_nodes([TextNode(text=text, id_=id_)])
         index.storage_context.persist(str(self.folder))
 
     def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
@@ -390,6 +407,9 @@ class LanceApplication(Application):
         made = self.client.create_table("papers", data=self.data(embedder, texts))
         made.create_index("n", config=BTree())
         made.create_index("text", config=FTS(stem=False, with_position=True), name="words")
+
+    def insert_later(self, id_: str, text: str, model: Embedder) -> None:
+        self.opened().add([{**self.data(model, [text])[0], "id": id_}])
 
     def search(self, query: str, embedder: Embedder, k: int = 3) -> list[str]:
         found = self.opened().search(embedder.embed_queries([query])[0]).limit(k).to_list()

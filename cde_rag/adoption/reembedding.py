@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -27,12 +28,13 @@ from cde_rag.adoption.move_journal import MoveJournal, MoveState, Step
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
-from cde_rag.indexing.audit import Audit, Source, audit
+from cde_rag.indexing.audit import Audit, Source, StoredVector, audit, unlike
 from cde_rag.indexing.upsert import Progress
 
 _PASSES: Final = 8  # over what the application writes meanwhile; what comes after waits for the next call
 _MEAN_OF: Final = 64  # vectors whose mean direction rows without a text are turned away from
 _SHOWN: Final = 20  # ids in a report
+_LATER: Final = 1_024  # rows that were written since the switch whose vectors a repeated call compares
 _THEIRS: Final = 0.5  # share of the old vectors that the old model makes, which may be mixed with others
 
 OnProgress = Callable[[Progress], None]
@@ -217,9 +219,11 @@ class Reembedding:
             on_progress: As in `copy`.
 
         Raises:
-            StoreError: As in `copy`; or the application writes all the time.
+            StoreError: As in `copy`; the application writes all the time; or, of a repeated call, a program has written
+                vectors of another model since.
         """
         state = self._begun(embedder)
+        was_switched = state.step == "switched"
         for _ in range(_PASSES):
             if state.step == "switched":
                 break
@@ -238,7 +242,10 @@ class Reembedding:
             state = self._noted(replace(state, step=step, was_switched=switched, gap_s=gap))
         if state.step != "switched":
             raise StoreError(f"{self.source.target}: its application writes all the time. Run the command again.")
-        return Switched(state.gap_s or 0.0, self.catch_up(embedder))
+        carried = self.catch_up(embedder)
+        if was_switched:
+            self._check_later(state, embedder)
+        return Switched(state.gap_s or 0.0, carried)
 
     def catch_up(self, embedder: Embedder) -> Carried:
         """Bring later writes to the old vectors, by programs that opened the store before the switch, to the new ones.
@@ -356,6 +363,26 @@ class Reembedding:
                 f"{found.advice} Run the command again; if that does not help, release the move and begin anew."
             )
         return found
+
+    def _check_later(self, state: MoveState, embedder: Embedder) -> None:
+        """Refuse rows with vectors of another model, which programs that were not restarted have written since."""
+        later: dict[str, str] = {}
+        for page in self.source.rows(state.notes, old=False):
+            known = self.journal.digests([row.id for row in page])
+            new = (row for row in page if row.text is not None and known.get(row.id) != row.digest)
+            later.update(islice(((row.id, row.text or "") for row in new), _LATER - len(later)))
+        others: list[str] = []
+        for page in self.source.passages() if later else ():
+            if found := [StoredVector(one.id, later[one.id], vector) for one, vector in page if one.id in later]:
+                others += unlike(found, embedder)
+        if others:
+            shown = ", ".join(f"{id_!r:.80}" for id_ in others[:3])
+            raise StoreError(
+                f"{self.source.target}: expected vectors of {state.model}, found others in {len(others)} of "
+                f"{len(later)} rows that were written since, such as {shown}. A program that has the old model wrote "
+                "them, and they are not found. Restart it with the new line; then cde-rag release and cde-rag reembed "
+                "make all vectors again."
+            )
 
     def _compared(self, state: MoveState, embedder: Embedder | None, *, old: bool, act: str) -> Carried:
         """Bring writes to one side to the other, or refuse an act that would lose them."""

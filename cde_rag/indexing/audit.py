@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
@@ -251,6 +251,12 @@ def audit_collection(
     return _compared(repr(store), store.count(), store.manifest().fingerprint, found, embedder, made)
 
 
+def unlike(found: Sequence[StoredVector], embedder: Embedder) -> list[str]:
+    """Return the ids of stored vectors that an embedder does not make of their texts."""
+    made = embedder.embed_passages([each.text for each in found], None).vectors
+    return [each.id for each, cosine in zip(found, _cosines(found, made)[1], strict=True) if cosine < REPRODUCED]
+
+
 def _vectors(store: Store, rows: Sequence[Row], fingerprint: str) -> dict[str, Float32[np.ndarray, " dim"]]:
     """Return the vectors of rows by id, without those deleted or replaced by another process meanwhile."""
     vectors: dict[str, Float32[np.ndarray, " dim"]] = {}
@@ -271,9 +277,7 @@ def _compared(
 ) -> Audit:
     if not found:
         raise CorpusError(f"{target}: expected texts with vectors, found none: there is nothing to compare.")
-    usable = np.array([_is_direction(each.vector, embedder.dim) for each in found])
-    cosines = np.zeros(len(found), np.float32)
-    cosines[usable] = _cosines(found, usable, made())
+    usable, cosines = _cosines(found, made())
     left = usable & (cosines < REPRODUCED)
     queries = _of_another_kind(found, left, embedder.embed_queries)
     nulls = _of_another_kind(found, left & ~queries, _without_context(embedder))
@@ -301,13 +305,16 @@ def _is_direction(vector: Float32[np.ndarray, " dim"], dim: int) -> bool:
 
 
 def _cosines(
-    found: Sequence[StoredVector], usable: np.ndarray, made: Float32[np.ndarray, "texts dim"]
-) -> Float32[np.ndarray, " usable"]:
-    if not usable.any():
-        return np.zeros(0, np.float32)
-    stored = np.stack([each.vector for each, use in zip(found, usable, strict=True) if use]).astype(np.float64)
-    stored /= np.linalg.norm(stored, axis=1, keepdims=True)
-    return (stored * made[usable]).sum(axis=1).astype(np.float32)
+    found: Sequence[StoredVector], made: Float32[np.ndarray, "texts dim"]
+) -> tuple[Bool[np.ndarray, " texts"], Float32[np.ndarray, " texts"]]:
+    """Return the vectors that have a direction and the right length, and the cosines with those made; 0 of others."""
+    usable = np.array([_is_direction(each.vector, made.shape[1]) for each in found])
+    cosines = np.zeros(len(found), np.float32)
+    if usable.any():
+        stored = np.stack([each.vector for each, use in zip(found, usable, strict=True) if use]).astype(np.float64)
+        stored /= np.linalg.norm(stored, axis=1, keepdims=True)
+        cosines[usable] = (stored * made[usable]).sum(axis=1)
+    return usable, cosines
 
 
 def _of_another_kind(
@@ -319,8 +326,7 @@ def _of_another_kind(
     kind = np.zeros(len(found), bool)
     if embed is not None and left.any():
         some = [each for each, use in zip(found, left, strict=True) if use]
-        cosines = _cosines(some, np.ones(len(some), bool), embed([each.text for each in some]))
-        kind[left] = cosines >= REPRODUCED
+        kind[left] = _cosines(some, embed([each.text for each in some]))[1] >= REPRODUCED
     return kind
 
 

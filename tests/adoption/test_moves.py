@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from applications import (
+    APPLICATIONS,
     COUNT,
     TEXTS,
     Application,
@@ -435,6 +436,24 @@ def test_old_vectors_that_a_program_saves_after_the_switch_are_noticed(
             move.catch_up(prefixed)
         move.switch(prefixed)
     assert len(langchain.rows()[0].vector) == prefixed.dim
+
+
+@pytest.mark.parametrize("kind", ["chroma", "lancedb", "langchain", "llamaindex-simple", "llamaindex-faiss"])
+def test_what_a_program_writes_by_the_old_model_after_the_switch_is_noticed(
+    kind: str, tmp_path: Path, old: ContextualEmbedder
+):
+    app, new = APPLICATIONS[kind](tmp_path / "data"), stub("new-of-the-same-length", old.dim)
+    app.build(old)
+    switched(app.target, new)
+    app.insert_later("before", "a restarted program", new)
+    switched(app.target, new)
+    app.insert_later("after", "one that was not", old)
+    with reembedding(app.target) as move:
+        with pytest.raises(StoreError, match=r"others in 1 of 2 rows that were written since, such as 'after'"):
+            move.switch(new)
+        move.release()
+    switched(app.target, new)
+    assert app.search("one that was not", new, 1) == ["one that was not"]
 
 
 def test_a_full_disk_is_told_and_the_move_goes_on(
