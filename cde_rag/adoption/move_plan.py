@@ -21,7 +21,7 @@ from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.own_questions import OwnCorpus, find_answers
 from cde_rag.indexing.audit import Audit, StoredVector, audit
 from cde_rag.indexing.drift import own_ndcg, rare_words, run_of_words
-from cde_rag.models.model import Unread, unread_of
+from cde_rag.models.model import MOST_UNREAD, Unread, unread_of
 from cde_rag.readers import PARENT_KEY
 from cde_rag.records import Record
 
@@ -49,6 +49,7 @@ class MovePlan:
         model: Name of the new model.
         tokens: Tokens of all texts, estimated from the sample.
         unread: Part of the sample that is longer than the new model reads, and would not be found.
+        unread_before: The same of the old model; None without it.
         seconds: Seconds that embedding takes on this machine, estimated from the sample.
         disk_bytes: Bytes of the new vectors, with what a store keeps of each twice.
         sample: Number of texts in the comparison.
@@ -69,6 +70,7 @@ class MovePlan:
     model: str
     tokens: int
     unread: Unread
+    unread_before: Unread | None
     seconds: float
     disk_bytes: int
     sample: int
@@ -84,13 +86,13 @@ class MovePlan:
 
     @property
     def advises_against(self) -> bool:
-        """True if the new model finds less, or leaves more than 5 % of the tokens unread."""
-        return self.loses or self.unread.is_much
+        """True if the new model finds less, or leaves more than 5 % of the tokens unread that the old one reads."""
+        return self.loses or _is_loss(self.unread, self.unread_before)
 
     @property
     def advice(self) -> str:
         """Advice in sentences."""
-        return " ".join(filter(None, (unread_advice(self.unread, self.model), self._comparison)))
+        return " ".join(filter(None, (unread_advice(self.unread, self.model, self.unread_before), self._comparison)))
 
     @property
     def _comparison(self) -> str:
@@ -121,12 +123,13 @@ def unread_in(source: Movable, embedder: Embedder, *, sample: int = SAMPLE) -> U
     return _unread(embedder, [each.text for each in source.sample(check_positive(sample, "sample"))])
 
 
-def unread_advice(unread: Unread, model: str) -> str:
+def unread_advice(unread: Unread, model: str, before: Unread | None = None) -> str:
     """Return the finding about texts that a model cuts, and advice; an empty text if it cuts none.
 
     Args:
         unread: Result of `unread_in`, or of a plan.
         model: Name of the model.
+        before: The same of the old model; None if that is not known.
     """
     if not unread.texts:
         return ""
@@ -136,10 +139,18 @@ def unread_advice(unread: Unread, model: str) -> str:
     )
     if not unread.is_much:
         return found
+    if before is not None and not _is_loss(unread, before):
+        return f"{found} The old model leaves {before.share:.1%} unread, so nothing is lost by the move."
+    compared = "" if before is not None else " If the old model reads no more, name it (--from)."
     return (
         f"{found} Do not move to it: name a model that reads more (cde-rag models lists tokens), or split the texts "
-        "into shorter ones and index them anew."
+        f"into shorter ones and index them anew.{compared}"
     )
+
+
+def _is_loss(unread: Unread, before: Unread | None) -> bool:
+    """Return True if a model leaves much unread, and more than the old one does by 5 % of the tokens."""
+    return unread.is_much and (before is None or unread.share - before.share > MOST_UNREAD)
 
 
 def _unread(embedder: Embedder, texts: Sequence[str]) -> Unread:
@@ -202,6 +213,7 @@ def plan_move(
         model=embedder.context.identity.name,
         tokens=embedder.count_tokens(texts) * (rows - count) // len(texts),
         unread=_unread(embedder, texts),
+        unread_before=None if old is None else _unread(old, texts),
         seconds=seconds,
         disk_bytes=2 * 4 * embedder.dim * rows,
         sample=len(texts),

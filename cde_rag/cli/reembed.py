@@ -225,6 +225,7 @@ def _run(
         printable(
             f"The new vectors are in use{_gap(switched)}.{_brought(switched)} The application needs this from now on:\n"
             f"  {line}\n"
+            "With its old line it finds wrong rows, and stores vectors that are not found, without an error.\n"
             f"Back to the old vectors: cde-rag rollback {same}\n"
             f"When all its programs are restarted, delete them: cde-rag release {same}"
         )

@@ -145,7 +145,10 @@ def find_answers(
             places.append(tuple(sorted(found)))
     if not kept:
         why = "; ".join(dropped.in_words()) or "no lines"
-        raise CorpusError(f"{source}: expected questions with answers in the corpus, found: {why}. Mend the file.")
+        raise CorpusError(
+            f"{source}: expected questions with answers in the corpus, found: {why}. Mend the file; an answer may also "
+            "be the id of a passage."
+        )
     passages, records = corpus.passages, corpus.records
     of_pages = [
         JudgedQuestion(

@@ -127,6 +127,10 @@ def test_chunks_that_the_new_model_does_not_read_are_named(
         assert unread_in(source, windowed).texts == 0
     with reembedding(app.target) as move:
         assert move.copy(prefixed).truncated == 3
+    with source_of(long_nodes(tmp_path / "cut", prefixed).target) as source:  # by the old model, too
+        as_before = plan_move(source, prefixed, prefixed)
+        assert not as_before.advises_against
+        assert "unread, so nothing is lost by the move." in as_before.advice
     short = LangChainApplication(tmp_path / "short")
     short.build(old)
     with source_of(short.target) as source:
