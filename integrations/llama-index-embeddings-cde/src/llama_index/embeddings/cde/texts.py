@@ -49,9 +49,11 @@ def check_fits(texts: Sequence[str], model: Model) -> None:
 
 def _setting(limit: int) -> str:
     size = limit * 2 // 3  # a splitter counts other tokens, and fewer of them
+    overlap = size // 80 * 10
     return (
-        f"LlamaIndex's default splitter makes chunks of 1024 tokens: set Settings.chunk_size, Settings.chunk_overlap = "
-        f"{size}, {size // 8}, or give SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8})."
+        f"LlamaIndex's splitter makes chunks of 1024 of its tokens by default; {size} fit most texts, fewer code and "
+        f"tables: set Settings.chunk_size, Settings.chunk_overlap = {size}, {overlap}, or give "
+        f"SentenceSplitter(chunk_size={size}, chunk_overlap={overlap})."
     )
 
 

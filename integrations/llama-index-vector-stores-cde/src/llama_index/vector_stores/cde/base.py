@@ -378,10 +378,11 @@ def _check_fits(texts: Sequence[str], embedder: Embedder) -> None:
 
 def _setting(limit: int) -> str:
     size = limit * 2 // 3  # splitters count fewer tokens
+    overlap = size // 80 * 10
     return (
-        "LlamaIndex's default splitter makes chunks of 1024 tokens: set Settings.chunk_size, Settings.chunk_overlap = "
-        f"{size}, {size // 8}, or give transformations=[SentenceSplitter(chunk_size={size}, "
-        f"chunk_overlap={size // 8})]."
+        f"LlamaIndex's splitter makes chunks of 1024 of its tokens by default; {size} fit most texts, fewer code and "
+        f"tables: set Settings.chunk_size, Settings.chunk_overlap = {size}, {overlap}, or give "
+        f"transformations=[SentenceSplitter(chunk_size={size}, chunk_overlap={overlap})]."
     )
 
 
