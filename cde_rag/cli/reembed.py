@@ -221,11 +221,13 @@ def _run(
     if as_json:
         print_json(shown | {"switched": True, "line": line, **asdict(switched)})
         return
+    context = move.journal.context_file(embedder.fingerprint)
+    named = f"Take {context} along to where the application runs.\n" if context.name in line else ""
     typer.echo(
         printable(
             f"The new vectors are in use{_gap(switched)}.{_brought(switched)} The application needs this from now on:\n"
             f"  {line}\n"
-            "With its old line it finds wrong rows, and stores vectors that are not found, without an error.\n"
+            f"{named}With its old line it finds wrong rows, and stores vectors that are not found, without an error.\n"
             f"Back to the old vectors: cde-rag rollback {same}\n"
             f"When all its programs are restarted, delete them: cde-rag release {same}"
         )

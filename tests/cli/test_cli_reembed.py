@@ -75,6 +75,7 @@ def test_texts_that_the_model_does_not_read_stop_a_move_until_it_is_confirmed(tm
     assert "3 of which are longer than the model reads" in done.stderr
     assert f"cde-rag rollback '{app.target}#default'" in done.stdout
     assert "CDEEmbedding.load" in done.stdout
+    assert "context.safetensors along to where the application runs" in done.stdout
 
 
 def test_wrong_usage_is_told(application: LangChainApplication):
