@@ -25,6 +25,9 @@ _READ: Final = 4 * WORDS  # of the text, in which blanks may be many
 _PLACES: Final = frozenset(
     {FOLDER_KEY, SECTION_KEY, UPLOADED_KEY, "offset", *UNITS, *(f"last_{unit}" for unit in UNITS)}
 )
+_NODE: Final = frozenset(  # what LlamaIndex keeps of a node beside its metadata
+    {"_node_content", "_node_type", "_node_id", "doc_id", "document_id", "ref_doc_id"}
+)
 _QUERY: Final = re.compile(r"[^\W\d_][^<>{}\[\]|=/\\]{8,60}")  # begins with a letter, and has no code in it
 _WHOLE: Final = re.compile(r"-?\d{1,18}", re.ASCII)
 _MARKUP: Final = re.compile(r"[*`#]+|\s+$")
@@ -123,8 +126,9 @@ class Contents:
             if per_document[name] < EXAMPLES and (heading := _heading(record)) and heading not in headings:
                 headings[heading] = None
                 per_document[name] += 1
+            left_out = _PLACES | _NODE if "_node_content" in record.metadata else _PLACES
             for at, value in record.metadata.items():
-                if at not in _PLACES:
+                if at not in left_out:
                     _count(fields, field_name(at), value)
             if (table := TableFile.of(record.metadata)) is not None:  # rows have no `source` to filter by
                 _count(fields, TABLE_NAME, table.name)

@@ -281,6 +281,21 @@ def test_a_hit_shows_the_fields_that_filters_name_on_one_line(
 
 
 @needs_a_browser
+def test_nodes_of_llamaindex_show_their_files_and_not_their_bookkeeping(server: Running, browser: Browser) -> None:
+    own = {"_node_content": "{}", "_node_type": "TextNode", "doc_id": "7f", "document_id": "7f", "ref_doc_id": "7f"}
+    served = server.service.registry.collection("notes").collection
+    files = ["usage.md", "install.md"]
+    served.add([f"file_name: {n}\n\nriver bank" for n in files], metadata=[{"file_name": n, **own} for n in files])
+    visit = Visit(browser, f"{server.url}/?collection=notes")
+    visit.search("river")
+    expect(visit.page.locator("#hits .fields").filter(has_text="usage")).to_have_text("file_name: usage.md")
+    expect(visit.page.locator("#hits .open").filter(has_text="usage")).to_have_text("usage.md")
+    expect(visit.page.locator("#facets legend")).to_have_text(["file_name"])
+    assert visit.errors == []
+    visit.page.close()
+
+
+@needs_a_browser
 def test_a_field_of_another_value_in_each_record_is_no_list_of_values(server: Running, browser: Browser) -> None:
     fields = [{"minutes": 10 + i, "opened": f"2025-03-0{i}", "kind": "ab"[i % 2]} for i in range(1, 7)]
     server.service.registry.collection("notes").collection.add(texts(6), metadata=fields)

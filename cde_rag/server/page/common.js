@@ -144,5 +144,6 @@ export function widen() {
 // The title of a hit; without one the beginning of its text.
 export function titleOf(hit) {
   const start = hit.text?.trim().split("\n")[0] ?? "";
-  return hit.title || (start.length > 80 ? `${start.slice(0, 79)}…` : start) || hit.id;
+  const file = "_node_content" in (hit.metadata ?? {}) ? hit.metadata.file_name : ""; // its text begins with metadata
+  return hit.title || file || (start.length > 80 ? `${start.slice(0, 79)}…` : start) || hit.id;
 }

@@ -68,6 +68,8 @@ export function where(hit) {
   return hit.place ? `${path} · ${hit.place}` : path;
 }
 
+const NODE = ["_node_content", "_node_type", "_node_id", "doc_id", "document_id", "ref_doc_id"];
+
 // The fields of a row or record that filters can name, in words: `minutes: 25`. A passage of a file has none, since
 // its place says it all; of a row the id, unless it is a digest, comes first.
 export function fieldsOf(hit) {
@@ -75,7 +77,9 @@ export function fieldsOf(hit) {
   const isRow = isRowOfFile(hit);
   if (isPassageOfFile(hit) && !isRow) return [];
   const given = isRow && source !== undefined ? { source, ...rest } : rest;
+  const isNode = "_node_content" in given; // of LlamaIndex, which keeps the node as JSON, and ids of it
   const words = Object.entries(given).flatMap(([key, value]) => {
+    if (isNode && NODE.includes(key)) return [];
     const simple = [value].flat(Infinity).filter((one) => ["string", "number", "boolean"].includes(typeof one));
     const said = simple.map(String).filter((one) => one.trim()).join(", ");
     return said ? [`${key}: ${said}`] : [];
