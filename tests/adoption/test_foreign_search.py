@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from applications import (
     FaissApplication,
     ForLlamaIndex,
     LangChainApplication,
+    QdrantFolderApplication,
     SimpleApplication,
     stub,
 )
@@ -274,20 +276,42 @@ def test_a_copy_of_an_earlier_format_is_made_anew(
     collection.close()
 
 
-def test_chroma_has_no_bookkeeping_of_llamaindex(tmp_path: Path, old: ContextualEmbedder):
-    chroma = ChromaApplication(tmp_path / "data")
-    collection = chroma.client.create_collection("papers", embedding_function=None)
-    store = ChromaVectorStore(chroma_collection=collection)
+def chroma_store(folder: Path) -> Any:
+    collection = ChromaApplication(folder).client.create_collection("papers", embedding_function=None)
+    return ChromaVectorStore(chroma_collection=collection)
+
+
+def qdrant_store(folder: Path) -> Any:
+    from llama_index.vector_stores.qdrant import QdrantVectorStore
+
+    return QdrantVectorStore("papers", client=QdrantFolderApplication(folder).client)
+
+
+def lance_store(folder: Path) -> Any:
+    pytest.importorskip("lancedb")
+    from llama_index.vector_stores.lancedb import LanceDBVectorStore
+
+    return LanceDBVectorStore(uri=str(folder), table_name="papers")
+
+
+@pytest.mark.filterwarnings("ignore:table_names:DeprecationWarning", "ignore:Payload indexes:UserWarning")  # theirs
+@pytest.mark.parametrize(
+    ("kind", "store_of"), [("chroma", chroma_store), ("qdrant", qdrant_store), ("lancedb", lance_store)]
+)
+def test_nodes_in_a_database_are_read_without_bookkeeping(
+    kind: str, store_of: Callable[[Path], Any], tmp_path: Path, old: ContextualEmbedder
+):
+    nodes = [TextNode(text="a heron", id_=str(uuid.UUID(int=7)), metadata={"file_name": "birds.md"})]
+    store = store_of(tmp_path / "data")
     storage = StorageContext.from_defaults(vector_store=store)
-    VectorStoreIndex(
-        [TextNode(text="a heron", id_="named", metadata={"file_name": "birds.md"})],
-        embed_model=ForLlamaIndex(embedder=old),
-        storage_context=storage,
-    )
-    with source_of(chroma.target) as source:
-        copy = foreign_collection(source, old, chroma.target)
-    (hit,) = copy.search("a heron")
-    assert (hit.title, hit.text, hit.metadata["file_name"]) == ("birds.md", "a heron", "birds.md")
+    VectorStoreIndex(nodes, embed_model=ForLlamaIndex(embedder=old), storage_context=storage)
+    if kind == "qdrant":
+        store.client.close()  # another client is to open the folder
+    target = f"{kind}:{tmp_path / 'data'}#papers"
+    with source_of(target) as source:
+        copy = foreign_collection(source, old, target)
+    (hit,) = copy.search("a heron", where={"file_name": "birds.md"})
+    assert (hit.title, hit.text) == ("birds.md", "a heron")
     assert not [key for key in hit.metadata if key.startswith("_node")]
     copy.close()
 
