@@ -23,6 +23,7 @@ from cde_rag.adoption.chroma_function import CDEFunction, config_of, name_of
 from cde_rag.adoption.llamaindex_nodes import NODE, embedded_text
 from cde_rag.adoption.movable import SourceFacts, SourceRow
 from cde_rag.adoption.positions import drawn, stored
+from cde_rag.adoption.table_columns import without_bookkeeping
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import StoredVector
@@ -147,15 +148,18 @@ class ChromaCollection:
         for page in _pages(self._known(notes, old=old), _CONTENT):
             yield _rows(page, self._texts)
 
-    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+    def passages(self, *, own: bool = False) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the records that have a document, with their vectors."""
         for page in _pages(self._live(), [*_CONTENT, "embeddings"]):
             rows = zip(_rows(page, self._texts), page["embeddings"], strict=True)
-            yield [
-                (Record(row.id, row.text, metadata=row.payload["metadata"] or {}), np.asarray(vector, np.float32))
-                for row, vector in rows
-                if row.text is not None
-            ]
+            found: list[tuple[Record, Float32[np.ndarray, " dim"]]] = []
+            for row, vector in rows:
+                if row.text is not None:
+                    metadata: dict[str, Any] = row.payload["metadata"] or {}
+                    text = row.payload["document"] if own else row.text
+                    record = Record(row.id, text, metadata=without_bookkeeping(metadata))
+                    found.append((record, np.asarray(vector, np.float32)))
+            yield found
 
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make the new collection, empty, with the index settings and metadata of the old one and a stamp.

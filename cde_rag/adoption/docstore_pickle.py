@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from cde_rag._files import open_file
-from cde_rag.adoption.folder_rows import FolderRows
+from cde_rag.adoption.folder_rows import FolderDocument, FolderRows
 from cde_rag.adoption.temporary_database import temporary_database, temporary_space
 from cde_rag.errors import StoreFormatError
 
@@ -313,7 +313,7 @@ class _Machine:
         return _is_store(self._stack[0]) and (len(self._stack) == 4 or self._stack[2] is _MARK)
 
     def _keep(self, pairs: Sequence[tuple[Any, Any]]) -> None:
-        self._rows.keep((_text(id_), *_entry(value)) for id_, value in pairs)
+        self._rows.keep(FolderDocument(_text(id_), *_entry(value)) for id_, value in pairs)
 
     def _name(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         if any(not isinstance(place, int) or not 0 <= place < 2**40 for place, _ in pairs):

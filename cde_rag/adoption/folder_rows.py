@@ -2,17 +2,35 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cde_rag.adoption.movable import PAGE, SourceRow
 from cde_rag.adoption.positions import is_text
+from cde_rag.adoption.table_columns import is_plain
 from cde_rag.adoption.temporary_database import temporary_database, temporary_space
 
 _TABLES: Final = (
-    "CREATE TABLE documents (id BLOB PRIMARY KEY, text BLOB, metadata TEXT NOT NULL)",
+    "CREATE TABLE documents (id BLOB PRIMARY KEY, text BLOB, own BLOB, metadata TEXT NOT NULL)",
     "CREATE TABLE places (place INTEGER PRIMARY KEY, id BLOB NOT NULL)",
 )
 _ROWS: Final = "SELECT p.id, d.text FROM places p LEFT JOIN documents d ON d.id = p.id WHERE"
+
+
+class FolderDocument(NamedTuple):
+    """A document as its application keeps it.
+
+    Attributes:
+        id: Its id.
+        text: Text as it is embedded; None where there is none.
+        metadata: Its metadata. Texts, numbers, None and lists of them are kept: other nested values may refer to each
+            other without end.
+        own: Text without what is embedded with it; None where that is nothing.
+    """
+
+    id: str
+    text: str | None
+    metadata: Mapping[Any, Any]
+    own: str | None = None
 
 
 class FolderRows:
@@ -25,19 +43,14 @@ class FolderRows:
         """Return the number of places."""
         return int(self._rows.execute("SELECT count(*) FROM places").fetchone()[0])
 
-    def keep(self, documents: Iterable[tuple[str, str | None, Mapping[Any, Any]]]) -> None:
-        """Keep documents, each in place of an earlier one of its id.
-
-        Args:
-            documents: Id, text and metadata, of which texts, numbers and None are kept: nested values may refer to each
-                other without end.
-        """
+    def keep(self, documents: Iterable[FolderDocument]) -> None:
+        """Keep documents, each in place of an earlier one of its id."""
         written = (
-            (_bytes(id_), None if text is None or not is_text(text) else _bytes(text), json.dumps(_plain(metadata)))
-            for id_, text, metadata in documents
+            (_bytes(each.id), _written(each.text), _written(each.own), json.dumps(_plain(each.metadata)))
+            for each in documents
         )
         with temporary_space():
-            self._rows.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", written)
+            self._rows.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", written)
 
     def name(self, places: Iterable[tuple[int, str]]) -> None:
         """Note the ids of vectors by place, each in place of an earlier one."""
@@ -70,9 +83,14 @@ class FolderRows:
         return [_row(*self._rows.execute(f"{_ROWS} place = ?", (place,)).fetchone()) for place in places]
 
     def metadata(self, id_: str) -> dict[str, Any] | None:
-        """Return texts and numbers of the metadata of a document; None if there is no such document."""
+        """Return the metadata of a document that were kept; None if there is no such document."""
         found = self._rows.execute("SELECT metadata FROM documents WHERE id = ?", (_bytes(id_),)).fetchone()
         return None if found is None else json.loads(found[0])
+
+    def own(self, id_: str) -> str | None:
+        """Return the own text of a document; None if it has no other than the one that is embedded."""
+        found = self._rows.execute("SELECT own FROM documents WHERE id = ?", (_bytes(id_),)).fetchone()
+        return None if found is None or found[0] is None else _text(found[0])
 
     def _first(self, query: str) -> str | None:
         with temporary_space():
@@ -86,10 +104,12 @@ def _row(id_: bytes, text: bytes | None) -> SourceRow:
 
 def _plain(metadata: Mapping[Any, Any]) -> dict[str, Any]:
     return {
-        key: value
-        for key, value in metadata.items()
-        if isinstance(key, str) and isinstance(value, str | int | float | None)
+        key: value for key, value in metadata.items() if isinstance(key, str) and (value is None or is_plain(value))
     }
+
+
+def _written(text: str | None) -> bytes | None:
+    return None if text is None or not is_text(text) else _bytes(text)
 
 
 def _bytes(text: str) -> bytes:

@@ -3,8 +3,9 @@
     $XDG_CACHE_HOME/cde-rag/foreign/<digest>.faiss      by default in ~/.cache; may be deleted at any time
                                     <digest>.lock       held by the process that brings the copy up to date
 
-The copy has the texts, the metadata that filters can read, the index' own vectors, and a BM25 index. It is a
-Collection, so all searches work as on any other. Nothing is embedded but the sample of the audit.
+The copy has the rows' own texts, the metadata that filters can read, the index' own vectors, and a BM25 index. It is a
+Collection, so all searches work as on any other. Nothing is embedded but the sample of the audit, and some queries that
+calibrate the scores of a copy that has grown.
 """
 
 import hashlib
@@ -23,11 +24,14 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.audit import audit
 from cde_rag.records import Record, Row, usable
+from cde_rag.search.calibration import calibrate_or_warn, calibrated_at
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.files import locked
 
 _WAIT_S: Final = 600.0  # for another process that brings the copy up to date
 _VERSION: Final = "foreign_version"  # key of the settings: the index, when the copy was made
+_FORMAT: Final = 2  # of the copy's rows: those of another one are made anew
+_TITLES: Final = ("file_name", "title")  # keys of metadata that name a row's document, the best first
 
 
 def foreign_collection(
@@ -64,15 +68,19 @@ def foreign_collection(
         if not store.exists():
             create_in(store, embedder, settings_of(embedder, None))
         _bring(source, store, embedder)
-    return Collection(store, embedder)
+        collection = Collection(store, embedder)
+        if store.count() >= calibrated_at(store.manifest().settings, embedder.fingerprint):
+            calibrate_or_warn(collection.calibrate)
+    return collection
 
 
 def _bring(source: Movable, store: FaissStore, embedder: Embedder) -> None:
     """Bring all differences to the copy."""
     version, seen = source.version(), set[str]()
-    if version and store.manifest().settings.get(_VERSION) == version:
+    mark = version and f"{_FORMAT} {version}"
+    if mark and store.manifest().settings.get(_VERSION) == mark:
         return
-    for page in source.passages():
+    for page in source.passages(own=True):
         made = {row.record.id: (row, vector) for row, vector in _rows(page, embedder.dim)}
         seen |= made.keys()
         known = {row.record.id: row.digest for row in store.get(list(made))}
@@ -81,7 +89,7 @@ def _bring(source: Movable, store: FaissStore, embedder: Embedder) -> None:
             vectors = np.stack([vector for _, vector in changed])
             store.add([row for row, _ in changed], vectors, fingerprint=embedder.fingerprint)
     store.delete([row.record.id for row in store.scroll() if row.record.id not in seen])
-    store.update_settings({_VERSION: version})
+    store.update_settings({_VERSION: mark})
 
 
 def _rows(
@@ -92,10 +100,12 @@ def _rows(
         length = float(np.linalg.norm(vector.astype(np.float64)))
         if len(vector) != dim or not 0 < length < np.inf:
             continue
-        record = _usable(found) or _usable(replace(found, metadata={}))  # better found without filters than not
+        titles = [title for key in _TITLES if isinstance(title := found.metadata.get(key), str)]
+        titled = replace(found, title=next((title for title in titles if title.strip()), ""))
+        record = _usable(titled) or _usable(replace(found, metadata={}))  # better found without filters than not
         if record is None:
             continue
-        written = repr((record.text, record.metadata)).encode() + vector.tobytes()
+        written = repr((record.title, record.text, record.metadata)).encode() + vector.tobytes()
         yield Row(record, hashlib.sha256(written).hexdigest()), (vector / length).astype(np.float32)
 
 

@@ -128,22 +128,18 @@ class IndexFolder(TextVectors, ABC):
         del notes, old
         yield from self.texts().pages()
 
-    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+    def passages(self, *, own: bool = False) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the rows that have a text, with their vectors."""
         rows, file = self.texts(), self.vectors_of(self._live)
         place = 0
         for page in rows.pages():
-            yield [
-                (Record(row.id, row.text, metadata=self.metadata(row.id)), file.get(each, row.id))
-                for each, row in enumerate(page, place)
-                if row.text is not None
-            ]
+            found: list[tuple[Record, Float32[np.ndarray, " dim"]]] = []
+            for each, row in enumerate(page, place):
+                if row.text is not None:
+                    text = (rows.own(row.id) if own else None) or row.text
+                    found.append((Record(row.id, text, metadata=rows.metadata(row.id) or {}), file.get(each, row.id)))
+            yield found
             place += len(page)
-
-    def metadata(self, id_: str) -> Mapping[str, Any]:
-        """Return the metadata of a row that filters can read; none, where the text has them."""
-        del id_
-        return {}
 
     def seal(self, notes: Mapping[str, str], parked: Float32[np.ndarray, " dim"]) -> dict[str, str]:
         """Write the file of the new vectors, and note its digest and those of the application's files.

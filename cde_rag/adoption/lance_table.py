@@ -163,17 +163,19 @@ class LanceTable(TextVectors):
         for page, _ in self._named(live, self._columns(live, notes)):
             yield page
 
-    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+    def passages(self, *, own: bool = False) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the rows that have a text and a vector, with those columns and metadata that filters can read."""
         live = self._live()
         columns = self._columns(live)
         for page, batch in self._named(live, columns):
             rows, left_out = zip(page, _vectors(batch.column(columns.vector)), strict=True), ("id", columns.text)
-            yield [
-                (Record(row.id, row.text, metadata=filterable(row.payload, left_out)), vector.astype(np.float32))
-                for row, vector in rows
-                if row.text is not None and vector is not None
-            ]
+            found: list[tuple[Record, Float32[np.ndarray, " dim"]]] = []
+            for row, vector in rows:
+                if row.text is not None and vector is not None:
+                    text = row.payload[columns.text] if own else row.text
+                    record = Record(row.id, text, metadata=filterable(row.payload, left_out))
+                    found.append((record, vector.astype(np.float32)))
+            yield found
 
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make the folder of the shadow, and note the columns, the stamp and a function of the new model."""

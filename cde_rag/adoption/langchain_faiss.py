@@ -3,10 +3,9 @@
 The pickle is never unpickled: it is read by its opcodes (`docstore_pickle`), and stays as it is, byte for byte.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from cde_rag.adoption.application_lines import LANGCHAIN, model_line, plain_name
 from cde_rag.adoption.docstore_pickle import read_docstore
@@ -39,10 +38,6 @@ class LangChainFaiss(IndexFolder):
     def read(self) -> FolderRows:
         """Read the documents and the ids of the vectors."""
         return read_docstore(self._folder / self._others[0])
-
-    def metadata(self, id_: str) -> Mapping[str, Any]:
-        """Return texts and numbers of the metadata."""
-        return self.texts().metadata(id_) or {}
 
     def stamp(self) -> str | None:
         """Return the stamp of CDEEmbeddings in the docstore, or None."""

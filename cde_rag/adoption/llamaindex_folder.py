@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from cde_rag._files import open_file, written
 from cde_rag.adoption.application_lines import LLAMA_INDEX, model_line, plain_name
-from cde_rag.adoption.folder_rows import FolderRows
+from cde_rag.adoption.folder_rows import FolderDocument, FolderRows
 from cde_rag.adoption.index_files import IndexFolder
 from cde_rag.adoption.llamaindex_nodes import embedded_node_text
 from cde_rag.adoption.vector_files import FaissFile, IndexedFile, JsonFile, read_json
@@ -44,7 +44,7 @@ class LlamaIndexFolder(IndexFolder):
     def read(self) -> FolderRows:
         """Read the nodes and the ids of the vectors."""
         rows, nodes = FolderRows(), self._part(_DOCSTORE, "docstore/data")
-        rows.keep((id_, _text_of(nodes.pop(id_)), {}) for id_ in list(nodes))  # a node goes when it is kept
+        rows.keep(_document_of(id_, nodes.pop(id_)) for id_ in list(nodes))  # a node goes when it is kept
         rows.name(enumerate(self._json_of(self._live).ids if self._is_json(self._live) else self._by_place()))
         return rows
 
@@ -113,12 +113,16 @@ class LlamaIndexFolder(IndexFolder):
         return cast(dict[str, Any], found)
 
 
-def _text_of(node: Any) -> str | None:
+def _document_of(id_: str, node: Any) -> FolderDocument:
     content = cast(dict[str, Any], node).get("__data__") if isinstance(node, dict) else None
     if not isinstance(content, dict):
-        return None
+        return FolderDocument(id_, None, {})
     fields = cast(dict[str, Any], content)
     text = fields.get("text")
     if text is None and isinstance(fields.get("text_resource"), dict):  # of a Node
         text = fields["text_resource"].get("text")
-    return embedded_node_text(fields, text) if isinstance(text, str) else None
+    if not isinstance(text, str):
+        return FolderDocument(id_, None, {})
+    embedded, metadata = embedded_node_text(fields, text), fields.get("metadata")
+    kept = cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {}
+    return FolderDocument(id_, embedded, kept, None if embedded == text else text)

@@ -105,8 +105,12 @@ class Movable(Source, Protocol):
         """Return a value that changes with each write, where a store has one; else an empty text."""
         ...
 
-    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
-        """Yield pages of the rows that have a text, with the vectors in use."""
+    def passages(self, *, own: bool = False) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+        """Yield pages of the rows that have a text, with the vectors in use and the metadata that filters can read.
+
+        Args:
+            own: True for the row's own text, False for the one that was embedded; LlamaIndex puts metadata before it.
+        """
         ...
 
     def rows(self, notes: Mapping[str, str], *, old: bool) -> Iterator[list[SourceRow]]:

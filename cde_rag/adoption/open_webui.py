@@ -107,10 +107,10 @@ class OpenWebUIFolder:
             for page in self._of(name).rows(pair, old=old):
                 yield [_in(name, row) for row in page]
 
-    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+    def passages(self, *, own: bool = False) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the records of all collections that have a text; `collection` in their metadata names it."""
         for name in self._names():
-            for page in self._of(name).passages():
+            for page in self._of(name).passages(own=own):
                 yield [
                     (
                         Record(

@@ -181,7 +181,7 @@ class PgvectorSource:
                 return
             last = list(found[-1][4])
 
-    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+    def passages(self, *, own: bool = False) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the rows that have a text and a vector, as of one instant, with those values that filters can read."""
         query = (
             "SELECT {id}, {text}::text, {node}::text, {vector}::text, to_jsonb(t) FROM {table} t "
@@ -190,13 +190,12 @@ class PgvectorSource:
         with self._reading(), self._connection.cursor("passages") as cursor:
             cursor.execute(self._composed(query, self._live()))
             while found := cursor.fetchmany(PAGE):
-                rows = [(id_, self._embedded(text, node), *rest) for id_, text, node, *rest in found]
-                left_out = (self._text, *self._names)
-                yield [
-                    (Record(id_, text, metadata=filterable(values, left_out)), np.array(json.loads(vector), np.float32))
-                    for id_, text, vector, values in rows
-                    if text is not None
-                ]
+                left_out, page = (self._text, *self._names), list[tuple[Record, Float32[np.ndarray, " dim"]]]()
+                for id_, text, node, vector, values in found:
+                    if (embedded := self._embedded(text, node)) is not None:
+                        record = Record(id_, text if own else embedded, metadata=filterable(values, left_out))
+                        page.append((record, np.array(json.loads(vector), np.float32)))
+                yield page
 
     def begin(self, folder: Path, embedder: Embedder) -> dict[str, str]:
         """Make the new table, without rows and indexes.

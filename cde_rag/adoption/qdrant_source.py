@@ -25,7 +25,7 @@ from cde_rag.adoption.llamaindex_nodes import NODE, embedded_text
 from cde_rag.adoption.movable import PAGE, SourceFacts, SourceRow
 from cde_rag.adoption.payload_schemas import reading
 from cde_rag.adoption.positions import stored
-from cde_rag.adoption.table_columns import USUAL, check_choice, one_of
+from cde_rag.adoption.table_columns import USUAL, check_choice, one_of, without_bookkeeping
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.audit import StoredVector
@@ -158,10 +158,10 @@ class QdrantSource:
         for page in self._pages(self._side(notes, old=old)):
             yield [self._row(point) for point in page]
 
-    def passages(self) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
+    def passages(self, *, own: bool = False) -> Iterator[list[tuple[Record, Float32[np.ndarray, " dim"]]]]:
         """Yield the points that have a text and the vector."""
         for page in self._pages(self._name, vectors=[self._vector] if self._vector else True):
-            found = [(self._record(point), self._own(point.vector)) for point in page]
+            found = [(self._record(point, own=own), self._own(point.vector)) for point in page]
             yield [
                 (record, np.asarray(vector, np.float32))
                 for record, vector in found
@@ -407,11 +407,13 @@ class QdrantSource:
         payload = point.payload or {}
         return SourceRow(str(point.id), self._embedded(payload), payload)
 
-    def _record(self, point: models.Record) -> Record | None:
-        """Return a point as a record with the text that was embedded; None without one."""
+    def _record(self, point: models.Record, *, own: bool) -> Record | None:
+        """Return a point as a record with its own text, or the one that was embedded; None without one."""
         payload = point.payload or {}
         found, text = self._read(payload), self._embedded(payload)
-        return None if found is None or text is None else Record(str(point.id), text, metadata=found.metadata)
+        if found is None or text is None:
+            return None
+        return Record(str(point.id), found.text if own else text, metadata=without_bookkeeping(found.metadata))
 
     def _read(self, payload: Mapping[str, Any]) -> Record | None:
         """Return text and metadata in a payload, by default in the first schema or under the first key that has one."""

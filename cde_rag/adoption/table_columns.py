@@ -7,6 +7,7 @@ from cde_rag.errors import StoreError
 
 USUAL: Final = ("text", "document", "content", "page_content", "chunk")  # names of columns or keys, the best first
 _METADATA: Final = ("metadata", "metadata_", "cmetadata", "langchain_metadata")  # whose values are columns, too
+_BOOKKEEPING: Final = "_node"  # start of the keys of LlamaIndex' own
 
 
 def filterable(values: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
@@ -18,8 +19,19 @@ def filterable(values: Mapping[str, Any], left_out: Collection[str]) -> dict[str
     return {
         key: value
         for key, value in flat.items()
-        if key not in left_out and isinstance(value, str | int | float) and not key.startswith("_node")
+        if key not in left_out and is_plain(value) and not key.startswith(_BOOKKEEPING)
     }
+
+
+def is_plain(value: object) -> bool:
+    """Return True for a text, a number or a list of them."""
+    each = cast(list[object], value) if isinstance(value, list) else [value]
+    return all(isinstance(one, str | int | float) for one in each)
+
+
+def without_bookkeeping(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without LlamaIndex' own: the node with its relationships as JSON, and its class."""
+    return {key: value for key, value in metadata.items() if not key.startswith(_BOOKKEEPING)}
 
 
 def one_of(names: Sequence[str], asked: str | None, what: str) -> str:

@@ -36,7 +36,7 @@ _SCALES = {
     "bm25": "BM25, from 0 up",
     "hybrid": "0 to 1, vectors and words together",
     UNCALIBRATED: "vectors and words together. Compare hits of one query only; any query has hits: the collection has "
-    "fewer than 64 passages, or vectors to be made",
+    "fewer than 64 passages, vectors to be made, or was not calibrated",
 }
 _LABELS = {"documents": "passages", "sources": "documents", "disk_bytes": "size on disk", "changed": "last change"}
 _LABEL_WIDTH = 40  # of the widest label in line with the others

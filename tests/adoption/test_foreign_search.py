@@ -2,23 +2,41 @@
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from applications import COUNT, TEXTS, Application, ChromaApplication, LangChainApplication, stub
+from applications import (
+    COUNT,
+    TEXTS,
+    Application,
+    ChromaApplication,
+    FaissApplication,
+    ForLlamaIndex,
+    LangChainApplication,
+    QdrantFolderApplication,
+    SimpleApplication,
+    stub,
+)
 from langchain_core.documents import Document
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.schema import TextNode
+from llama_index.vector_stores.chroma import ChromaVectorStore
 from plain_model import write_transformer
 from typer.testing import CliRunner
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
 from cde_rag._files import file_sha256
+from cde_rag.adoption import foreign_search
 from cde_rag.adoption.audit_sources import source_of
+from cde_rag.adoption.folder_rows import FolderRows
 from cde_rag.adoption.foreign_search import foreign_collection
 from cde_rag.adoption.langchain_faiss import LangChainFaiss
 from cde_rag.cli import app
 from cde_rag.cli.serve import opened
+from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError, StoreError
 from cde_rag.server.mcp_tools import CollectionTools
 
@@ -84,14 +102,14 @@ def test_two_processes_that_refresh_a_copy_do_not_mark_what_one_of_them_made_sta
     langchain.build(old)
     begun, go, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def first(self: LangChainFaiss) -> Iterator[Any]:
-        pages = list(passages(self))
+    def first(self: LangChainFaiss, *, own: bool) -> Iterator[Any]:
+        pages = list(passages(self, own=own))
         begun.set()
         go.wait(3)
         yield from pages
 
-    def second(self: LangChainFaiss) -> Iterator[Any]:
-        yield from passages(self)
+    def second(self: LangChainFaiss, *, own: bool) -> Iterator[Any]:
+        yield from passages(self, own=own)
         go.set()
         ended.wait(3)
 
@@ -204,3 +222,110 @@ def test_agents_rerank_an_index_by_the_servers_rerankers(tmp_path: Path):
             tools.search(TEXTS[7], rerank=str(folder))
         collections["mine"].close()
         assert application.rows() == rows
+
+
+LLAMA_INDEXES = [SimpleApplication, FaissApplication]
+
+
+@pytest.mark.parametrize("kind", LLAMA_INDEXES)
+def test_nodes_have_their_metadata_and_own_texts(kind: type[SimpleApplication], tmp_path: Path):
+    folder = write_transformer(tmp_path / "model", dim=24)
+    application = kind(tmp_path / "data")
+    application.build(PlainEmbedder(folder))
+    arguments = ["search", application.target, TEXTS[7], "--model", str(folder), "--json"]
+    result = CliRunner().invoke(app, [*arguments, "--where", '{"file": "7.md"}'], catch_exceptions=False)
+    (hit,) = json.loads(result.stdout)["hits"]
+    assert (hit["id"], hit["text"], hit["metadata"]) == ("d7", TEXTS[7], {"file": "7.md", "secret": "x"})
+    result = CliRunner().invoke(app, [*arguments, "--group-by", "file"], catch_exceptions=False)
+    assert json.loads(result.stdout)["groups"][0]["value"] == "7.md"
+
+
+@pytest.mark.parametrize("kind", LLAMA_INDEXES)
+def test_a_hit_has_the_name_of_its_file(kind: type[SimpleApplication], tmp_path: Path, old: ContextualEmbedder):
+    application = kind(tmp_path / "data")
+    nodes = [
+        TextNode(text="a heron", id_="named", metadata={"file_name": "birds.md", "tags": ["a", "b"], "of": {"b": 1}}),
+        TextNode(text="a swift", id_="titled", metadata={"file_name": " ", "title": "Swifts"}),
+        TextNode(text="an owl", id_="none"),
+    ]
+    storage = application.new_storage(old.dim)
+    VectorStoreIndex(nodes, embed_model=ForLlamaIndex(embedder=old), storage_context=storage)
+    storage.persist(str(application.folder))
+    with source_of(application.target) as source:
+        collection = foreign_collection(source, old, application.target)
+    hits = {hit.id: (hit.title, hit.text) for hit in collection.search("a heron")}
+    assert hits == {"named": ("birds.md", "a heron"), "titled": ("Swifts", "a swift"), "none": ("", "an owl")}
+    assert [hit.id for hit in collection.search("a bird", where={"tags": "b"})] == ["named"]
+    collection.close()
+
+
+def test_a_copy_of_an_earlier_format_is_made_anew(
+    tmp_path: Path, old: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
+):
+    application = SimpleApplication(tmp_path / "data")
+    application.build(old)
+    with monkeypatch.context() as patch:
+        patch.setattr(foreign_search, "_FORMAT", 1)
+        patch.setattr(FolderRows, "own", lambda *_: None)
+        patch.setattr(FolderRows, "metadata", lambda *_: {})
+        found(application, old, TEXTS[7])
+    with source_of(application.target) as source:
+        collection = foreign_collection(source, old, application.target)
+    (record,) = collection.get(["d7"])
+    assert (record.text, record.metadata["file"]) == (TEXTS[7], "7.md")
+    collection.close()
+
+
+def chroma_store(folder: Path) -> Any:
+    collection = ChromaApplication(folder).client.create_collection("papers", embedding_function=None)
+    return ChromaVectorStore(chroma_collection=collection)
+
+
+def qdrant_store(folder: Path) -> Any:
+    from llama_index.vector_stores.qdrant import QdrantVectorStore
+
+    return QdrantVectorStore("papers", client=QdrantFolderApplication(folder).client)
+
+
+def lance_store(folder: Path) -> Any:
+    pytest.importorskip("lancedb")
+    from llama_index.vector_stores.lancedb import LanceDBVectorStore
+
+    return LanceDBVectorStore(uri=str(folder), table_name="papers")
+
+
+@pytest.mark.filterwarnings("ignore:table_names:DeprecationWarning", "ignore:Payload indexes:UserWarning")  # theirs
+@pytest.mark.parametrize(
+    ("kind", "store_of"), [("chroma", chroma_store), ("qdrant", qdrant_store), ("lancedb", lance_store)]
+)
+def test_nodes_in_a_database_are_read_without_bookkeeping(
+    kind: str, store_of: Callable[[Path], Any], tmp_path: Path, old: ContextualEmbedder
+):
+    nodes = [TextNode(text="a heron", id_=str(uuid.UUID(int=7)), metadata={"file_name": "birds.md"})]
+    store = store_of(tmp_path / "data")
+    storage = StorageContext.from_defaults(vector_store=store)
+    VectorStoreIndex(nodes, embed_model=ForLlamaIndex(embedder=old), storage_context=storage)
+    if kind == "qdrant":
+        store.client.close()  # another client is to open the folder
+    target = f"{kind}:{tmp_path / 'data'}#papers"
+    with source_of(target) as source:
+        copy = foreign_collection(source, old, target)
+    (hit,) = copy.search("a heron", where={"file_name": "birds.md"})
+    assert (hit.title, hit.text) == ("birds.md", "a heron")
+    assert not [key for key in hit.metadata if key.startswith("_node")]
+    copy.close()
+
+
+def test_a_copy_of_64_rows_is_calibrated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = write_transformer(tmp_path / "model", dim=24)
+    embedder = PlainEmbedder(folder)
+    chroma = ChromaApplication(tmp_path / "data")
+    chroma.build(embedder)
+    arguments = ["search", chroma.target, TEXTS[7], "--model", str(folder)]
+    assert "fewer than 64 passages" in CliRunner().invoke(app, arguments, catch_exceptions=False).stderr
+    more = [f"{text} again" for text in TEXTS]
+    vectors = embedder.embed_passages(more, None).vectors
+    chroma.opened().add(ids=[f"m{number}" for number in range(COUNT)], documents=more, embeddings=vectors)
+    for _ in range(2):
+        assert "0 to 1" in CliRunner().invoke(app, arguments, catch_exceptions=False).stderr
+        monkeypatch.setattr(Collection, "calibrate", lambda _: pytest.fail("calibrated again"))

@@ -12,7 +12,7 @@ from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 
 from cde_rag import ContextualEmbedder
-from cde_rag.adoption.folder_rows import FolderRows
+from cde_rag.adoption.folder_rows import FolderDocument, FolderRows
 from cde_rag.adoption.movable import PAGE, SourceRow
 from cde_rag.adoption.vector_files import FaissFile, FlatFile, JsonFile, VectorPages
 from cde_rag.errors import StoreError
@@ -105,9 +105,10 @@ def test_rows_are_as_they_were_kept():
     ids = [f"{number}\0\ud800" for number in range(2 * PAGE + 1)]
     rows = FolderRows()
     rows.keep(
-        (id_, "\ud800" if number % 3 else f"a{number}", {"n": number, 1: 2, "l": [1]}) for number, id_ in enumerate(ids)
+        FolderDocument(id_, "\ud800" if number % 3 else f"a{number}", {"n": number, 1: 2, "l": [1], "deep": [[1]]})
+        for number, id_ in enumerate(ids)
     )
-    rows.keep([("other", "x", {}), (ids[0], "changed", {"f": 0.5})])
+    rows.keep([FolderDocument("other", "x", {}), FolderDocument(ids[0], "changed", {"f": 0.5}, "its own")])
     rows.name((place, id_) for place, id_ in enumerate(reversed(ids)))
     expected = [SourceRow(id_, None if number % 3 else f"a{number}") for number, id_ in enumerate(ids)][::-1]
     expected[-1] = SourceRow(ids[0], "changed")
@@ -115,7 +116,9 @@ def test_rows_are_as_they_were_kept():
     assert [row for page in found for row in page] == expected
     assert [len(page) for page in found] == [PAGE, PAGE, 1]
     assert rows.at([3, 1]) == [expected[3], expected[1]]
-    assert (rows.metadata(ids[0]), rows.metadata(ids[1]), rows.metadata("none")) == ({"f": 0.5}, {"n": 1}, None)
+    kept = [rows.metadata(id_) for id_ in (ids[0], ids[1], "none")]
+    assert kept == [{"f": 0.5}, {"n": 1, "l": [1]}, None]
+    assert [rows.own(id_) for id_ in (ids[0], ids[1], "none")] == ["its own", None, None]
     assert (rows.is_numbered(), rows.repeated(), rows.lost()) == (True, None, None)
     rows.name([(len(ids) + 1, ids[0])])
     assert (rows.is_numbered(), rows.repeated(), rows.lost()) == (False, ids[0], None)

@@ -204,7 +204,7 @@ def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     monkeypatch.delenv("COLUMNS")  # no terminal either: what is piped is whole
     piped = run("search", collection, "river", "--where", '{"year": 2007}')
     assert piped.stdout.splitlines()[2].split() == ["river"] * 100
-    assert "a collection of fewer than 64 passages" in piped.stderr
+    assert "the collection has fewer than 64 passages" in piped.stderr
 
 
 @pytest.mark.parametrize(
