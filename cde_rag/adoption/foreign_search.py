@@ -23,6 +23,7 @@ from cde_rag.context.cache import cache_folder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.audit import audit
+from cde_rag.models.plain.function_model import FUNCTION
 from cde_rag.records import Record, Row, usable
 from cde_rag.search.calibration import calibrate_or_warn, calibrated_at
 from cde_rag.stores.faiss import FaissStore
@@ -39,7 +40,8 @@ def foreign_collection(
 ) -> Collection:
     """Audit an index, bring its copy up to date, and return the Collection of the copy, which is only to be searched.
 
-    Rows without a text, or whose vector has another length, are not in it.
+    Rows without a text, or whose vector has another length, are not in it. An index that is as it was when its copy was
+    made is not audited again, unless an API serves the model, which may have become another.
 
     Args:
         source: The index.
@@ -54,15 +56,17 @@ def foreign_collection(
         StoreError: The embedder did not make all vectors of a sample, a stamp names another one, or another process has
             been bringing the copy up to date for ten minutes.
     """
-    found = audit(source, embedder)
-    if found.others or found.disputes:
-        raise StoreError(f"{found.advice} Nothing is searched with a model that did not make the vectors.")
     kind, place = target.partition(":")[0], str(source.home) if source.home.is_absolute() else target
     chosen = "" if text is None and vector is None else f"\n{text!r}\n{vector!r}"
     name = hashlib.sha256(f"{kind} {place}\n{embedder.fingerprint}{chosen}".encode()).hexdigest()[:32]
     folder = cache_folder() / "foreign" / f"{name}.faiss"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has the texts
     store = FaissStore(folder)
+    served = embedder.context.identity.pooling == FUNCTION
+    if served or not store.exists() or not _is_as_marked(store, _mark(source)):
+        found = audit(source, embedder)
+        if found.others or found.disputes:
+            raise StoreError(f"{found.advice} Nothing is searched with a model that did not make the vectors.")
     taken = f"{folder}: another process brings this copy of {source.target} up to date. Wait until it has ended"
     with locked(folder.with_suffix(".lock"), taken, wait_s=_WAIT_S):  # else it could mark what it did not write
         if not store.exists():
@@ -74,11 +78,20 @@ def foreign_collection(
     return collection
 
 
+def _mark(source: Movable) -> str:
+    """Return the version of an index, with that of the copy's rows; an empty text where it counts no writes."""
+    version = source.version()
+    return version and f"{_FORMAT} {version}"
+
+
+def _is_as_marked(store: FaissStore, mark: str) -> bool:
+    return bool(mark) and store.manifest().settings.get(_VERSION) == mark
+
+
 def _bring(source: Movable, store: FaissStore, embedder: Embedder) -> None:
     """Bring all differences to the copy."""
-    version, seen = source.version(), set[str]()
-    mark = version and f"{_FORMAT} {version}"
-    if mark and store.manifest().settings.get(_VERSION) == mark:
+    mark, seen = _mark(source), set[str]()
+    if _is_as_marked(store, mark):
         return
     for page in source.passages(own=True):
         made = {row.record.id: (row, vector) for row, vector in _rows(page, embedder.dim)}

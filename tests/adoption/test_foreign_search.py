@@ -94,6 +94,33 @@ def test_later_writes_are_found(tmp_path: Path, old: ContextualEmbedder):
     assert found(langchain, old, "a heron")[0] == "new"
 
 
+def test_an_index_is_audited_where_it_changed_or_an_api_serves_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: ContextualEmbedder
+):
+    audited: list[str] = []
+
+    def audit(source: Any, embedder: ContextualEmbedder) -> Any:
+        audited.append(embedder.context.identity.name)
+        return real(source, embedder)
+
+    real = foreign_search.audit
+    monkeypatch.setattr(foreign_search, "audit", audit)
+    app, local = LangChainApplication(tmp_path / "data"), PlainEmbedder(write_transformer(tmp_path / "model", dim=16))
+    app.build(local)
+    assert [len(found(app, local, TEXTS[7])) for _ in range(3)] == [5, 5, 5]
+    assert len(audited) == 1
+    app.insert_later("later", "one more", local)
+    assert "later" in found(app, local, "one more")
+    assert len(audited) == 2
+    app.insert_later("other", "another", old)
+    with pytest.raises(StoreError, match="Nothing is searched"):
+        found(app, local, "another")
+    served = LangChainApplication(tmp_path / "served")
+    served.build(old)
+    assert [len(found(served, old, TEXTS[7])) for _ in range(2)] == [5, 5]
+    assert audited[3:] == ["old-1", "old-1"]
+
+
 def test_two_processes_that_refresh_a_copy_do_not_mark_what_one_of_them_made_stale(
     tmp_path: Path, old: ContextualEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
