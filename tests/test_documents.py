@@ -93,7 +93,7 @@ def test_a_damaged_document_is_reported_without_names_of_classes(folder: Path):
 def test_without_the_extra_documents_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(documents, "readable", lambda: False)
     (folder / "a.html").write_text(HTML)
-    with pytest.raises(CorpusError, match=r"pip install 'cde-rag\[documents\]'.* for .docx, .htm"):
+    with pytest.raises(CorpusError, match=r"pip install 'cde-rag\[documents\]'.* for PDF, HTML, Word and PowerPoint"):
         list(RecordReader(folder))
     for name in ("d.md", "photo.jpg", "b.pdf", "c.pdf", "Makefile"):
         (folder / name).write_text("words")
