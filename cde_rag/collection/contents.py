@@ -25,8 +25,8 @@ _READ: Final = 4 * WORDS  # of the text, in which blanks may be many
 _PLACES: Final = frozenset(
     {FOLDER_KEY, SECTION_KEY, UPLOADED_KEY, "offset", *UNITS, *(f"last_{unit}" for unit in UNITS)}
 )
-_NODE: Final = frozenset(  # what LlamaIndex keeps of a node beside its metadata
-    {"_node_content", "_node_type", "_node_id", "doc_id", "document_id", "ref_doc_id"}
+_NODE: Final = _PLACES.union(  # of a node of LlamaIndex also what it keeps besides the metadata
+    ("_node_content", "_node_type", "_node_id", "doc_id", "document_id", "ref_doc_id")
 )
 _QUERY: Final = re.compile(r"[^\W\d_][^<>{}\[\]|=/\\]{8,60}")  # begins with a letter, and has no code in it
 _WHOLE: Final = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -126,7 +126,7 @@ class Contents:
             if per_document[name] < EXAMPLES and (heading := _heading(record)) and heading not in headings:
                 headings[heading] = None
                 per_document[name] += 1
-            left_out = _PLACES | _NODE if "_node_content" in record.metadata else _PLACES
+            left_out = _NODE if "_node_content" in record.metadata else _PLACES
             for at, value in record.metadata.items():
                 if at not in left_out:
                     _count(fields, field_name(at), value)

@@ -23,12 +23,12 @@ from typing import Any, Final
 from cde_rag import Collection
 from cde_rag.cli.answers import corpora_of, indexed, pages_of
 from cde_rag.errors import TruncationWarning
-from cde_rag.evaluation.answer_evaluation import MRR, counting_tokenizer, scored
+from cde_rag.evaluation.answer_evaluation import MRR
 from cde_rag.evaluation.answer_scores import JudgedPassages, answer_difference, mean_score, parts_of
 from cde_rag.evaluation.answer_systems import JudgedIndex
 from cde_rag.evaluation.question_folder import Site, page_names, read_questions
 from cde_rag.evaluation.ranking import DEPTH
-from lab.benchmarks.tutorials import INDEX, SystemScores, TutorialHit, kept_scores, tutorial_scores
+from lab.benchmarks.tutorials import INDEX, SystemScores, TutorialHit, index_scores, kept_scores, tutorial_scores
 
 WITHOUT_TITLES: Final = "without titles"
 EARLIER: Final = "earlier"
@@ -52,14 +52,7 @@ def without_titles(index: JudgedIndex, kept: Path) -> SystemScores:
     with made, warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)
         made.add_records(replace(record, title="") for record in own.scroll())
-        return of_collection(made, index)
-
-
-def of_collection(collection: Collection, index: JudgedIndex) -> SystemScores:
-    """Score the default search of a collection that has the ids of an index."""
-    hits = collection.searcher().search_batch(index.data.queries, DEPTH)
-    rankings = [[index.ids[hit.id] for hit in some] for some in hits]
-    return SystemScores(scored(index.data, rankings, counting_tokenizer()), math.nan, math.nan)
+        return index_scores(replace(index, collection=made), math.nan)
 
 
 def earlier(tree: Path, pages: Path, asked: JudgedPassages, kept: Path) -> SystemScores:
@@ -90,7 +83,7 @@ def measured(
     with indexed(pages, kept, []) as collection:
         index = JudgedIndex.of_pages(collection, read_questions(folder, site.name, page_names(pages)), site)
         systems = {
-            INDEX: lambda: of_collection(collection, index),
+            INDEX: lambda: index_scores(index, math.nan),
             WITHOUT_TITLES: lambda: without_titles(index, kept),
             EARLIER: lambda: earlier(tree, pages, index.data, kept),
         }

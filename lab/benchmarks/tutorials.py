@@ -169,14 +169,15 @@ def measured(folder: Path, site: Site, work: Path) -> tuple[Judged, dict[str, Sy
     with collection:
         questions = read_questions(folder, site.name, page_names(pages))
         index = JudgedIndex.of_pages(collection, questions, site)
-        runs = {INDEX: kept_scores(kept, INDEX, lambda: _of_index(index, seconds))}
+        runs = {INDEX: kept_scores(kept, INDEX, lambda: index_scores(index, seconds))}
     for system, tutorial in TUTORIALS.items():
         runs[system] = kept_scores(kept, system, partial(tutorial_scores, tutorial, pages, index.data))
         print(f"{site.name}: {system}", file=sys.stderr, flush=True)
     return index.data, runs
 
 
-def _of_index(index: JudgedIndex, seconds: float) -> SystemScores:
+def index_scores(index: JudgedIndex, seconds: float) -> SystemScores:
+    """Score the default search of an index that was made in so many seconds."""
     started = time.perf_counter()
     hits = index.collection.searcher().search_batch(index.data.queries, DEPTH)
     spent = time.perf_counter() - started
