@@ -99,12 +99,19 @@ def test_questions_with_page_and_quote(corpus: OwnCorpus, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "line", ['{"id": "7"}', '{"query": "x"}', '{"query": 1, "id": 2}', '{"query": "x", "ids": []}', "[]", "{"]
+    "line", ['{"id": "7"}', '{"query": "x"}', '{"query": 1, "id": 2}', '{"query": "x", "ids": []}', "7", "{"]
 )
 def test_a_bad_line_is_named(corpus: OwnCorpus, line: str, tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     path.write_text(line)
     with pytest.raises(CorpusError, match="line 1"):
+        read(path, corpus)
+
+
+def test_an_empty_array_has_no_questions(corpus: OwnCorpus, tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text("[]")
+    with pytest.raises(CorpusError, match="expected questions with answers, found none"):
         read(path, corpus)
 
 
