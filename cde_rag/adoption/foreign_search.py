@@ -31,7 +31,7 @@ from cde_rag.stores.files import locked
 
 _WAIT_S: Final = 600.0  # for another process that brings the copy up to date
 _VERSION: Final = "foreign_version"  # key of the settings: the index, when the copy was made
-_FORMAT: Final = 2  # of the copy's rows: those of another one are made anew
+_FORMAT: Final = 3  # of the copy's rows: those of another one are made anew
 _TITLES: Final = ("file_name", "title")  # keys of metadata that name a row's document, the best first
 
 
@@ -115,7 +115,10 @@ def _rows(
             continue
         titles = [title for key in _TITLES if isinstance(title := found.metadata.get(key), str)]
         titled = replace(found, title=next((title for title in titles if title.strip()), ""))
-        record = _usable(titled) or _usable(replace(found, metadata={}))  # better found without filters than not
+        record = _usable(titled)
+        if record is None:  # better found without a value, such as NaN, than not
+            kept = {key: one for key, one in found.metadata.items() if _usable(replace(found, metadata={key: one}))}
+            record = _usable(replace(titled, metadata=kept)) or _usable(replace(found, metadata=kept))
         if record is None:
             continue
         written = repr((record.title, record.text, record.metadata)).encode() + vector.tobytes()
