@@ -28,6 +28,10 @@ LONGEST, BUDGET = 8.0, 16.0  # processor seconds: of a test that takes part, and
 MAPPING = 900  # processor seconds for the tests of one file
 
 
+class NotRunError(RuntimeError):
+    """The process could not run the tests."""
+
+
 class Checkout:
     """One commit in a folder of its own, and the process that runs its tests."""
 
@@ -57,7 +61,8 @@ class Checkout:
         """Send one request to the process of `forked_tests`, which is started by the first.
 
         Raises:
-            RuntimeError: The tests cannot be collected, or the process could not run them.
+            RuntimeError: The tests cannot be collected.
+            NotRunError: The process could not run them.
         """
         if self.process is None:
             imported = ["", "training", "models/*", "integrations/*", "integrations/*/src"]
@@ -78,7 +83,7 @@ class Checkout:
                 raise RuntimeError(f"The tests of {self.root} cannot be collected: run pytest --collect-only there.")
         answer = self.exchange({"temporary": str(self.temporary), **request})
         if "error" in answer:
-            raise RuntimeError(f"Tests of {self.root} could not be run: {answer['error']}")
+            raise NotRunError(f"Tests of {self.root} could not be run: {answer['error']}")
         return answer
 
     def exchange(self, message: object) -> dict[str, Any]:
@@ -220,7 +225,12 @@ def run(checkouts: list[Checkout], path: Path, *, count: int, seed: int) -> None
             mutant = mutants[number]
             note = {"commit": checkout.commit, "seed": seed, "number": number, "files": len(tests)}
             note |= {"file": mutant.file, "function": mutant.function, "statement": mutant.statement}
-            note |= {"change": mutant.difference(checkout.root)} | checkout.outcome(mutant, tests)
+            note |= {"change": mutant.difference(checkout.root)}
+            try:
+                note |= checkout.outcome(mutant, tests)
+            except NotRunError as error:  # the mutant raises where pytest itself ends by it
+                print(f"{checkout.commit} {number} {mutant.file} {mutant.function}: left out. {error}", flush=True)
+                continue
             with path.open("a", encoding="utf-8") as notes:
                 print(json.dumps(note, ensure_ascii=False), file=notes)
             end = "killed" if note["killed"] else "survived"
