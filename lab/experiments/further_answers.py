@@ -1,4 +1,4 @@
-"""Answers that nobody noted: passages that rank above the marked ones, to be read, and scores with and without them.
+"""Answers that nobody noted: passages above the marked ones, for readers, and scores with and without them.
 
     python -m lab.experiments.further_answers pool FOLDER… --work runs/further
     python -m lab.experiments.further_answers scores FOLDER… --work runs/further --judged FILE.jsonl.gz
@@ -175,12 +175,12 @@ def _digest(question: str, passage: str) -> bytes:
 
 
 def main() -> None:
-    """Write candidates for readers, or scores with what they found."""
+    """Write candidates for readers, or scores by the answers that they found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("pool", "scores"))
     parser.add_argument("folders", nargs="+", type=Path, help="folders of questions; of splits, dev is taken")
     parser.add_argument("--work", type=Path, required=True, help="folder of vectors and results")
-    parser.add_argument("--judged", type=Path, help="what the readers found")
+    parser.add_argument("--judged", type=Path, help="passages that the readers found to answer")
     parser.add_argument("--passages", type=int, default=450, help="of a corpus, about; 0: all")
     parser.add_argument("--depth", type=int, default=K, help="passages of each ranking that are looked at")
     parser.add_argument("--threads", type=int, default=2, help="of torch")
