@@ -3,14 +3,15 @@
     python -m lab.experiments.further_answers pool FOLDER… --work runs/further
     python -m lab.experiments.further_answers scores FOLDER… --work runs/further --judged FILE.jsonl.gz
 
-`pool` writes `candidates.jsonl` for readers: a line for each question, with passages in an order of digests, the marked
-ones among them so that the readers can be judged, too. FILE has the passages that a reader found to answer: `corpus`,
-`question`, and `answers` and `partly`, ids of passages.
+`pool` writes `candidates.jsonl.gz` for readers: a line for each question, with passages in an order of digests, the
+marked ones among them so that the readers can be judged, too. FILE has a line for each question that was read:
+`corpus`, `question`, `read` (number of passages), `marked` (verdict on the marked one: yes, partly, no; none where
+there is none), and `answers` and `partly`, ids of other passages. `scores` prints the counts of it.
 """
 
 import argparse
 import hashlib
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,10 @@ import torch
 from cde_rag.evaluation.answer_scores import JudgedPassages, K, answer_difference, answer_scores, mean_score, parts_of
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.ranking import Ranking, rank_hybrid, rank_vectors
-from cde_rag.readers.tables import jsonl_rows, opened
 from cde_rag_training.clustering.surrogate import cached, minilm
+from cde_rag_training.questions.question_pairs import write_lines
 from lab.experiments.question_scores import System, read_judged, system_rankings
+from lab.experiments.question_training import rows_of_file
 from lab.experiments.result_tables import write_table
 
 MODELS: Final = ("cde-mini-1", "cde-mini-2")
@@ -170,6 +172,18 @@ def further_rows(
     return rows
 
 
+def counts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Count the readers' verdicts, of marked passages and of others, and the questions with further answers."""
+    marked = Counter(row["marked"] for row in rows)
+    others = sum(row["read"] for row in rows) - sum(marked.values()) + marked["none"]
+    answers, partly = (sum(len(row[each]) for row in rows) for each in ("answers", "partly"))
+    return (
+        f"{sum(marked.values()) - marked['none']} marked: {marked['yes']} answer, {marked['partly']} partly\n"
+        f"{others} others: {answers} answer, {partly} partly\n"
+        f"{len(rows)} questions: {sum(bool(row['answers']) for row in rows)} with further answers"
+    )
+
+
 def _digest(question: str, passage: str) -> bytes:
     return hashlib.sha256(f"{question} {passage}".encode()).digest()
 
@@ -190,12 +204,12 @@ def main() -> None:
     rankings = all_rankings(corpora, asked.work)
     if asked.step == "pool":
         lines = candidates(corpora, rankings, depth=asked.depth)
-        path = asked.work / "candidates.jsonl"
-        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+        path = asked.work / "candidates.jsonl.gz"
+        write_lines(path, lines)
         print(f"{path}: {len(lines)} questions, {sum(len(line['passages']) for line in lines)} passages")
         return
-    with opened(asked.judged) as file:
-        found = [parse() for _, parse in jsonl_rows(file, str(asked.judged))]
+    found = rows_of_file(asked.judged)
+    print(counts(found))
     further: dict[str, dict[str, frozenset[str]]] = {}
     for row in found:
         further.setdefault(row["corpus"], {})[row["question"]] = frozenset(row["answers"])

@@ -6,7 +6,7 @@ from cde_rag.evaluation.answer_passages import PagePassage
 from cde_rag.evaluation.answer_scores import JudgedPassages
 from cde_rag.evaluation.judged_questions import Answer, JudgedQuestion
 from cde_rag.evaluation.question_folder import Site
-from lab.experiments.further_answers import MINILM, above, candidates, further_rows
+from lab.experiments.further_answers import MINILM, above, candidates, counts, further_rows
 
 PASSAGES = tuple(PagePassage(page, 0, "", page, f"the page {page}") for page in "abcdefghijklm")
 QUESTIONS = tuple(JudgedQuestion(f"q{at}", f"{at}?", "plain", (Answer("c", "c"),)) for at in range(3))
@@ -46,3 +46,17 @@ def test_further_answers_raise_both_systems() -> None:
     assert other.gain == pytest.approx(other.further - minilm.further)
     assert other.gain_marked == pytest.approx(other.marked - minilm.marked)
     assert other.low <= other.gain <= other.high
+
+
+def test_verdicts_are_counted() -> None:
+    none = {"answers": [], "partly": []}
+    rows = [
+        {"read": 4, "marked": "yes", "answers": ids("ab"), "partly": ids("d")},
+        {"read": 3, "marked": "partly", **none},
+        {"read": 2, "marked": "none", **none},
+    ]
+    assert counts(rows).splitlines() == [
+        "2 marked: 1 answer, 1 partly",
+        "7 others: 2 answer, 1 partly",
+        "3 questions: 1 with further answers",
+    ]

@@ -88,9 +88,10 @@ def test_later_writes_are_found(tmp_path: Path, old: ContextualEmbedder):
     langchain.build(old)
     assert found(langchain, old, TEXTS[7])[0] == "d7"
     store = langchain.opened(old)
-    odd = {1: "x", "nan": float("nan"), "of": "herons"}  # no filter can read the first two
+    odd = {1: "x", "nan": float("nan"), "deep": [[1]], "of": "herons"}  # no filter can read the first three
     store.add_documents([Document(page_content="a heron", metadata=odd)], ids=["new"])
     store.save_local(str(langchain.folder))
+    assert found(langchain, old, "a heron")[0] == "new"
     with source_of(langchain.target) as source, foreign_collection(source, old, langchain.target) as copy:
         (hit,) = copy.search("a heron", 5, where={"of": "herons"})
     assert (hit.id, hit.metadata) == ("new", {"of": "herons"})
