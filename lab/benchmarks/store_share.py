@@ -50,6 +50,7 @@ def measured(model: str, counts: list[int], length: int) -> Iterator[dict[str, f
             collection = Collection.create(store, MadeVectors(old))
             add = timed(partial(collection.add_records, records(count, length))) / count
             move = timed(partial(collection.recontextualize, embedder=MadeVectors(new))) / count
+            calibration = timed(collection.calibrate) / count
             collection.close()
         row = {
             "records": count,
@@ -57,6 +58,7 @@ def measured(model: str, counts: list[int], length: int) -> Iterator[dict[str, f
             "embedding, µs": embedding * 1e6,
             "add, µs": add * 1e6,
             "recontextualize, µs": move * 1e6,
+            "calibration in each, µs": calibration * 1e6,
             "add, share of embedding": add / embedding,
             "recontextualize, share of embedding": move / embedding,
         }
