@@ -104,20 +104,21 @@ def search(
 
 
 def measured(levels: Levels, queries: Float32[np.ndarray, "queries dim"]) -> list[Result]:
-    """Measure all searches; those that begin with the same prefix take turns."""
+    """Measure all searches; those that begin with the same prefix take turns, in random order."""
     truth = list[set[int]]()
     for start in range(0, len(queries), 16):
         scores = queries[start : start + 16] @ levels.vectors.T
         truth += [set(np.argpartition(-line, K)[:K].tolist()) for line in scores]
     found: list[Result] = []
     ways = [(each,) for each in PREFIXES] + list(FUNNELS)
+    random = np.random.default_rng(0)  # of a fixed order each search would come after the same other one
     for first in sorted({way[0] for way in ways}):
         index = levels.index(first)
         some = [(way, share) for way in ways if way[0] == first for share in SHARES]
         times: dict[tuple[tuple[int, ...], float], list[float]] = {each: [] for each in some}
         hits = dict.fromkeys(some, 0)
         for number, query in enumerate(queries):
-            for each in some[number % len(some) :] + some[: number % len(some)]:
+            for each in (some[place] for place in random.permutation(len(some))):
                 started = time.perf_counter()
                 rows = search(levels, index, query, *each)
                 times[each].append(time.perf_counter() - started)
