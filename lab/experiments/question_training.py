@@ -45,10 +45,12 @@ from cde_rag_training.questions.question_pairs import evaluation_sets, write_lin
 from cde_rag_training.recipe import RecipeError, changed, read_recipe, read_tables, recipe_of
 from lab.experiments import bundled_pairs
 from lab.experiments.laboratory import Laboratory, compared
-from lab.experiments.question_scores import ScoreRow, System, read_judged, score_rows
+from lab.experiments.question_scores import CONTEXTS, ScoreRow, System, read_judged, score_rows
 from lab.experiments.result_tables import write_table
 
 STEPS: Final = ("pairs", "old", "negatives", "prepared", "models", "merged", "scores")
+NAMES: Final = ("questions", "sets", "gates")  # of tables of scores
+SCORED: Final = "openvino"  # runtime of the scores of questions: faster than torch, the same figures
 SURROGATE: Final = "minilm-256"
 TITLED: Final = ", titled"  # ends the name of a source whose passages have their titles in front
 FEWEST: Final = 3  # hard negatives of a pair
@@ -317,21 +319,26 @@ class TrainingPlan:
         return folders
 
     def scores(self, variant: Variant) -> list[Path]:
-        """Score a variant's merged models, and judge them by the gates; return the tables."""
+        """Score a variant's merged models, and judge them by the gates; return the tables.
+
+        Of a variant that is not merged only the questions are scored, under its own context: it is a point of a curve.
+        """
         written: list[Path] = []
+        names, contexts = (NAMES, CONTEXTS) if variant.config.merged else (NAMES[:1], CONTEXTS[:1])
         for model in self.merged(variant):
-            files = [self._work / "scores" / f"{model.name}-{name}.csv" for name in ("questions", "sets", "gates")]
+            files = [self._work / "scores" / f"{model.name}-{name}.csv" for name in names]
             written += files
             if all(path.exists() for path in files):
                 continue
             files[0].parent.mkdir(exist_ok=True)
             systems = [System(self.config.start, self.config.start, "own")]
-            systems += [System(model.name, str(model), context) for context in ("own", "null")]
-            questions = score_rows(systems, self.judged(), self._work / "vectors")
-            sets = self._set_rows(model)
+            systems += [System(model.name, str(model), context) for context in contexts]
+            questions = score_rows(systems, self.judged(), self._work / "vectors", runtime=SCORED)
             write_table(files[0], questions)
-            write_table(files[1], sets)
-            write_table(files[2], gates(questions, sets, self.config.gates, model.name))
+            if variant.config.merged:
+                sets = self._set_rows(model)
+                write_table(files[1], sets)
+                write_table(files[2], gates(questions, sets, self.config.gates, model.name))
         return written
 
     def judged(self) -> list[JudgedPassages]:

@@ -179,7 +179,8 @@ def test_the_plan_runs_and_resumes(data: Path, tmp_path: Path, monkeypatch: pyte
     told = capsys.readouterr().out
     assert len(list((tmp_path / "all/first-stage").iterdir())) == 1  # of both seeds
     assert "scores, all: " in told
-    for name in ("all-share-0.5", "all-share-1", "few-share-1"):
+    assert sorted(path.name for path in (tmp_path / "scores").glob("few*")) == ["few-share-1-questions.csv"]
+    for name in ("all-share-0.5", "all-share-1"):
         with (tmp_path / f"scores/{name}-gates.csv").open() as file:
             judged = {row["name"]: row for row in csv.DictReader(file)}
         assert set(judged) >= {"answers by vectors", "form code", "kind plain", "mean of the sets", "page and heading"}
