@@ -114,7 +114,7 @@ def plan(
 
     \b
     Examples:
-      python -m lab.experiments plan lab/plans/paper-figures.toml prepared --sets lab/plans/brief.toml \\
+      python -m lab.experiments plan lab/plans/paper.toml prepared --sets lab/plans/brief.toml \\
         --data ../shared/data --output lab/tables --minutes 60
     """
     from cde_rag_training.data.prepared import Prepared

@@ -45,7 +45,7 @@ def read_plan(path: Path) -> list[PlannedFigure]:
     """Read a plan: `recipes`, a list of files next to it, in the form of `read_cells` and in the order of the runs.
 
     Raises:
-        RecipeError: The file or one of its recipes is missing or no TOML, or cannot be so.
+        RecipeError: The file or one of its recipes is missing or no TOML, or cannot be so; cells of one name differ.
     """
     tables = read_tables(path)
     listed = tables.get("recipes")
@@ -54,7 +54,12 @@ def read_plan(path: Path) -> list[PlannedFigure]:
         raise RecipeError(
             f"{path}: expected recipes, a list of names of files, and nothing else; found {dict(tables)}."
         )
-    return [PlannedFigure(Path(name).stem, read_cells(path.parent / name)) for name in names]
+    figures = [PlannedFigure(Path(name).stem, read_cells(path.parent / name)) for name in names]
+    known: dict[tuple[str, int], TrainingConfig] = {}
+    for cell, recipe in (each for figure in figures for each in figure.runs):
+        if known.setdefault((cell.name, recipe.seed), recipe) != recipe:
+            raise RecipeError(f"{path}: expected one recipe of cells named {cell.name!r}, found two. Rename one.")
+    return figures
 
 
 def run_plan(
@@ -76,7 +81,7 @@ def run_plan(
         figures: The plan.
         prepared: Training data of all figures.
         sets: Evaluation sets.
-        folder: Stores runs and vectors.
+        folder: Stores runs and vectors. A cell that several figures have in common is trained once.
         output: Folder of tables and pictures.
         seed: Random seed of the contexts used in evaluation.
         minutes: Minutes from now; None for as long as it takes.
@@ -88,16 +93,16 @@ def run_plan(
     with _limited(minutes):
         for figure in figures:
             for cell, recipe in _missing(figure, folder):
-                run_readings(cell, recipe, prepared, sets, folder / figure.name, seed=seed)
-                (folder / figure.name / f"{cell.name}-{recipe.seed}" / DONE).touch()
-            files += run(figure.cells, prepared, sets, folder / figure.name, output / figure.name, seed)
+                run_readings(cell, recipe, prepared, sets, folder, seed=seed)
+                (folder / f"{cell.name}-{recipe.seed}" / DONE).touch()
+            files += run(figure.cells, prepared, sets, folder, output / figure.name, seed)
     left = {figure.name: len(_missing(figure, folder)) for figure in figures}
     return files, {name: count for name, count in left.items() if count}
 
 
 def _missing(figure: PlannedFigure, folder: Path) -> list[tuple[Cell, TrainingConfig]]:
     def done(cell: Cell, recipe: TrainingConfig) -> bool:
-        return (folder / figure.name / f"{cell.name}-{recipe.seed}" / DONE).exists()
+        return (folder / f"{cell.name}-{recipe.seed}" / DONE).exists()
 
     return [each for each in figure.runs if not done(*each)]
 

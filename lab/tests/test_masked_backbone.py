@@ -1,4 +1,4 @@
-"""The backbone of table 1's plan: it learns to name hidden words, resumes bit by bit, and starts a two-way model."""
+"""The backbone of the paper's plan: it learns to name hidden words, resumes bit by bit, and starts a two-way model."""
 
 import csv
 from collections import Counter
