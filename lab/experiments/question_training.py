@@ -321,10 +321,10 @@ class TrainingPlan:
     def scores(self, variant: Variant) -> list[Path]:
         """Score a variant's merged models, and judge them by the gates; return the tables.
 
-        Of a variant that is not merged only the questions are scored, under its own context: it is a point of a curve.
+        Of a variant that is not merged only the questions are scored: it is a point of a curve.
         """
         written: list[Path] = []
-        names, contexts = (NAMES, CONTEXTS) if variant.config.merged else (NAMES[:1], CONTEXTS[:1])
+        names = NAMES if variant.config.merged else NAMES[:1]
         for model in self.merged(variant):
             files = [self._work / "scores" / f"{model.name}-{name}.csv" for name in names]
             written += files
@@ -332,7 +332,7 @@ class TrainingPlan:
                 continue
             files[0].parent.mkdir(exist_ok=True)
             systems = [System(self.config.start, self.config.start, "own")]
-            systems += [System(model.name, str(model), context) for context in contexts]
+            systems += [System(model.name, str(model), context) for context in CONTEXTS]
             questions = score_rows(systems, self.judged(), self._work / "vectors", runtime=SCORED)
             write_table(files[0], questions)
             if variant.config.merged:

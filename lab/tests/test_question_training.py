@@ -339,7 +339,7 @@ def test_the_committed_plan_can_be_read(tmp_path: Path) -> None:
     config, variants = read_plan(ROOT / "lab/plans/user-questions.toml")
     assert len(variants) == 8
     assert all(variant.recipe.phases[0].corpora.hard_negatives == 2 for variant in variants)
-    plain = next(variant for variant in variants if variant.config.name == "plain")
+    plain = next(variant for variant in variants if variant.config.name == "plain-2000")
     assert plain.recipe.phases[0].corpora.context.null_share == 1.0
     assert config.gates.vectors == 0.06
     (tmp_path / "none.toml").write_text('[[variants]]\nname = "a"\n[[variants]]\nname = "a"\n')
