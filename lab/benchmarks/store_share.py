@@ -2,6 +2,8 @@
 
 Vectors are replayed, so that what is timed is everything but the model; the model's own time is that of embedding some
 of the same records. A sentence has nine words.
+Adding and moving both end with a calibration of hybrid scores, which has a column of its own; all records share most
+words, so that its queries are as slow as can be.
 
 Run with: python lab/benchmarks/store_share.py [--records 10000 100000] [--sentences 1 10] [--output FILE.csv]
 """

@@ -40,6 +40,10 @@ class Cell(NamedTuple):
         shown = [phase.corpora.context.null_share < 1 for phase in self.recipes[0].phases]
         return "context" if any(shown) else "null"
 
+    def run(self, recipe: TrainingConfig, folder: Path) -> Path:
+        """Return the folder of one of its runs among those of `folder`."""
+        return folder / f"{self.name}-{recipe.seed}"
+
 
 class CellRow(NamedTuple):
     """Result of one cell on one set, or on the mean of all sets.
@@ -143,7 +147,7 @@ def run_readings(
     cell: Cell, recipe: TrainingConfig, prepared: Prepared, sets: Sequence[RetrievalSet], folder: Path, *, seed: int
 ) -> dict[str, Figures]:
     """Train one model of a cell, unless it is in the folder, and evaluate it; arguments as for `cell_rows`."""
-    trained = train(prepared, recipe, folder / f"{cell.name}-{recipe.seed}")
+    trained = train(prepared, recipe, cell.run(recipe, folder))
     model = CDEModel.from_pretrained(trained, runtime="torch")
     return readings(Laboratory(model, sets, folder / "vectors", seed))
 

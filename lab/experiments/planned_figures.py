@@ -94,17 +94,14 @@ def run_plan(
         for figure in figures:
             for cell, recipe in _missing(figure, folder):
                 run_readings(cell, recipe, prepared, sets, folder, seed=seed)
-                (folder / f"{cell.name}-{recipe.seed}" / DONE).touch()
+                (cell.run(recipe, folder) / DONE).touch()
             files += run(figure.cells, prepared, sets, folder, output / figure.name, seed)
     left = {figure.name: len(_missing(figure, folder)) for figure in figures}
     return files, {name: count for name, count in left.items() if count}
 
 
 def _missing(figure: PlannedFigure, folder: Path) -> list[tuple[Cell, TrainingConfig]]:
-    def done(cell: Cell, recipe: TrainingConfig) -> bool:
-        return (folder / f"{cell.name}-{recipe.seed}" / DONE).exists()
-
-    return [each for each in figure.runs if not done(*each)]
+    return [(cell, recipe) for cell, recipe in figure.runs if not (cell.run(recipe, folder) / DONE).exists()]
 
 
 @contextmanager
