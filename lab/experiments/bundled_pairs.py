@@ -44,16 +44,15 @@ LEAST, MOST = 8, 400  # words of a function without its docstring
 SUMMARY: Final = 4  # words of a docstring's first line, at least
 
 
-def bundled_pairs(data: Path, *, share: float = 1.0) -> list[Pair]:
+def bundled_pairs(data: Path) -> list[Pair]:
     """Return all training pairs, near-duplicates included.
 
     Deterministic for fixed versions of `PACKAGES`.
 
     Args:
         data: Folder with `train/SOURCE/pairs.jsonl.gz`.
-        share: Share of each source's number of pairs, in 0 … 1.
     """
-    return per_source(found_pairs(data), {source: round(share * count) for source, count in SOURCES.items()})
+    return per_source(found_pairs(data), SOURCES)
 
 
 def found_pairs(data: Path) -> Iterator[Pair]:
@@ -117,15 +116,12 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="a JSONL file")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with train/")
     parser.add_argument("--unlimited", action="store_true", help="all pairs of each source, for a distillation")
-    parser.add_argument("--share", type=float, default=1.0, help="share of each source's pairs, for small experiments")
     parser.add_argument("--beside-questions", action="store_true", help="all that may join users' questions")
     arguments = parser.parse_args()
     if arguments.beside_questions:
         pairs = pairs_beside_questions(arguments.data)
     else:
-        pairs = (
-            found_pairs(arguments.data) if arguments.unlimited else bundled_pairs(arguments.data, share=arguments.share)
-        )
+        pairs = found_pairs(arguments.data) if arguments.unlimited else bundled_pairs(arguments.data)
     write_pairs(pairs, arguments.output)
 
 

@@ -1,6 +1,6 @@
 """A small NomicBERT of random weights that has seen masked-language training alone: the backbone of the paper's plan.
 
-Run `python -m lab.experiments.masked_backbone pairs.jsonl ../shared-backbone --minutes 110`; the same command resumes.
+Run `python -m lab.experiments.masked_backbone all.jsonl ../shared-backbone --minutes 110`; the same command resumes.
 """
 
 import argparse

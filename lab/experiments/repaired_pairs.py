@@ -27,13 +27,15 @@ ARGUMENT: Final = re.compile(r"[\w*]+ \(`")  # "hidden_states (`torch.FloatTenso
 POINTER: Final = re.compile(r"This command (is an alias|has been)")
 
 
-def repaired_pairs(data: Path) -> list[Pair]:
-    """Return all repaired pairs, near-duplicates included; deterministic.
+def repaired_pairs(data: Path, *, share: float = 1.0) -> list[Pair]:
+    """Return the repaired pairs, near-duplicates included; deterministic.
 
     Args:
         data: Folder with `train/SOURCE/pairs.jsonl.gz`.
+        share: Share of each source's number of pairs, in 0 … 1.
     """
-    return per_source(one_per_query(filter(answers, with_rfcs_apart(found_pairs(data)))), SOURCES)
+    pairs = one_per_query(filter(answers, with_rfcs_apart(found_pairs(data))))
+    return per_source(pairs, {source: round(share * count) for source, count in SOURCES.items()})
 
 
 def answers(pair: Pair) -> bool:
@@ -95,8 +97,9 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="a JSONL file")
     parser.add_argument("held_out", type=Path, help="a JSONL file, for prepare --against")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with train/")
+    parser.add_argument("--share", type=float, default=1.0, help="share of each source's pairs, for small experiments")
     arguments = parser.parse_args()
-    write_pairs(repaired_pairs(arguments.data), arguments.output)
+    write_pairs(repaired_pairs(arguments.data, share=arguments.share), arguments.output)
     write_pairs(held_out_pairs(arguments.data), arguments.held_out)
 
 
