@@ -74,10 +74,14 @@ class CellRow(NamedTuple):
 def read_cells(path: Path) -> list[Cell]:
     """Read cells: `seeds`, a table [base] that is a recipe, and for each of [[cells]] its name and its [change].
 
+    `base` may also be the name of a file next to it, whose [base] is taken.
+
     Raises:
-        RecipeError: The file is missing or no TOML, a recipe cannot be so, or cells share a name.
+        RecipeError: The file or that of its base is missing or no TOML, a recipe cannot be so, or cells share a name.
     """
     tables = read_tables(path)
+    if isinstance(other := tables.get("base"), str):
+        tables["base"] = read_tables(path.parent / other).get("base")
     if unknown := sorted(tables.keys() - {"seeds", "base", "cells"}):
         raise RecipeError(f"{path}: unknown key {unknown[0]!r}. There are seeds, base, cells.")
     seeds, base, listed = tables.get("seeds", [0]), tables.get("base", {}), tables.get("cells", [])

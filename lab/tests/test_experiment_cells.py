@@ -98,6 +98,20 @@ def test_files_that_cannot_be_so(folder: Path, tmp_path: Path, old: str, new: st
         read_cells(tmp_path / "pair.toml")
 
 
+def test_a_base_may_be_that_of_another_file(folder: Path, tmp_path: Path):
+    text = (folder / "pair.toml").read_text()
+    (tmp_path / "pair.toml").write_text(text)
+    begin, end = text.index("[base.start]"), text.index("[[cells]]")
+    (tmp_path / "other.toml").write_text('base = "pair.toml"\n' + text[:begin] + text[end:])
+    assert read_cells(tmp_path / "other.toml") == read_cells(folder / "pair.toml")
+    (tmp_path / "third.toml").write_text('base = "other.toml"\n' + text[:begin] + text[end:])
+    with pytest.raises(RecipeError, match=r"third.*a table \[base\]"):
+        read_cells(tmp_path / "third.toml")
+    (tmp_path / "pair.toml").unlink()
+    with pytest.raises(RecipeError, match=r"pair\.toml"):
+        read_cells(tmp_path / "other.toml")
+
+
 def test_difficulty_is_that_of_the_batches_a_run_sees(folder: Path, tmp_path: Path):
     """One by one: the cosines of each query with the documents of the other pairs of its batch."""
     prepared, (both, _) = prepared_stub(tmp_path / "prepared"), read_cells(folder / "pair.toml")
