@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -65,13 +66,19 @@ def pooler(postgres: str, mode: str, *, sessions: int) -> Iterator[str]:
                 process.terminate()
 
 
-def wait_for(socket: Path, process: "subprocess.Popen[bytes]") -> None:
+def wait_for(address: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Return when the pooler accepts connections: the file of its socket is there a moment before it listens."""
     deadline = time.monotonic() + START_S
-    while not socket.exists():
+    while not accepts(address):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             pytest.fail(f"pgbouncer did not start: {process.communicate()[0].decode()}")
         time.sleep(0.02)
+
+
+def accepts(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(address)) == 0
 
 
 def leave_behind(through: str, sessions: int) -> None:
