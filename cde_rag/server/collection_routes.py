@@ -9,6 +9,7 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
 from pydantic import AfterValidator, Field, model_validator
 
+from cde_rag.collection.first_context import is_unfinished
 from cde_rag.records import CHUNK, Hit, PartialRecord, Record, check_key, default_id
 from cde_rag.search.fusion import Ranking
 from cde_rag.search.grouping import Group, ParentHit
@@ -123,7 +124,8 @@ def described(served: ServedCollection) -> dict[str, Any]:
 async def search_collection(name: str, body: SearchRequest, service: Serving) -> Json:
     """Search by vectors, BM25 or both; hits, groups of hits, or parents with all their passages.
 
-    `pending` is the number of records that wait for their vectors. If nothing is found, `warnings` has a sentence for
+    `pending` is the number of records that wait for their vectors; `unfinished` is true if the first `cde-rag index` of
+    the collection has not ended, so that passages may be missing. If nothing is found, `warnings` has a sentence for
     each field of the filter that no record has, and one if the query is in another language than the model reads.
     """
     rerank = None if body.rerank is None else service.reranker(body.rerank, param="rerank")[1]
@@ -147,8 +149,8 @@ def found(served: ServedCollection, body: SearchRequest, rerank: Rerank | None =
     if rerank is not None:
         top = body.rerank_top or RERANKED
         searcher = searcher.reranked(rerank, candidates=top, budget_ms=body.rerank_budget_ms)
-    fingerprint = collection.store.manifest().fingerprint
-    check_fingerprint(body.fingerprint, fingerprint)
+    manifest = collection.store.manifest()
+    check_fingerprint(body.fingerprint, manifest.fingerprint)
     paged: dict[str, Any] = {
         "where": body.where,
         "score_threshold": body.score_threshold,
@@ -170,8 +172,14 @@ def found(served: ServedCollection, body: SearchRequest, rerank: Rerank | None =
         with_matches(result, body.query) if body.matches and isinstance(result, Hit) else as_json(result)
         for result in results
     ]
-    pending = collection.pending
-    return {"by": by, "fingerprint": fingerprint, kind: found, "warnings": warnings, "pending": pending}
+    return {
+        "by": by,
+        "fingerprint": manifest.fingerprint,
+        kind: found,
+        "warnings": warnings,
+        "pending": collection.pending,
+        "unfinished": is_unfinished(manifest.settings),
+    }
 
 
 @router.post("/{name}/records")

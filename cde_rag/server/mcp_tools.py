@@ -74,13 +74,17 @@ class CollectionTools:
         self.rerankers = dict(rerankers)
 
     def list_collections(self) -> list[dict[str, Any]]:
-        """List the collections: name, documents, how many of them wait for vectors, and their parent key."""
+        """List the collections: documents, how many wait for vectors, the parent key, and how complete each is.
+
+        Passages may be missing from one that is `unfinished`: its first indexing goes on, or was stopped.
+        """
         found = {name: collection.inspect() for name, collection in self.collections.items()}
         return [
             {
                 "name": name,
                 "documents": each.documents,
                 "pending": each.pending,
+                "unfinished": each.unfinished,
                 "parent_key": each.parent_key,
                 "model": each.model,
             }

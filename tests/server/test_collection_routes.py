@@ -12,10 +12,14 @@ from intact import damages
 from served import Running, make, records, running, texts
 
 from cde_rag import Collection
+from cde_rag.collection.first_context import AT_ONCE, create_without_documents
 from cde_rag.errors import StoreError
 from cde_rag.field_names import field_name
 from cde_rag.indexing import made_vectors
+from cde_rag.server.mcp_tools import CollectionTools
+from cde_rag.server.registry import ServedCollection
 from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS
+from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.store_calls import StoreCalls
 
 
@@ -195,6 +199,27 @@ def test_neighbours_are_of_the_same_parent(server: Running) -> None:
         found = server.get("/v1/collections/papers/neighbours", params=params)["records"]
         assert [record["id"] for record in found] == ids
     assert server.get("/v1/collections/papers/neighbours", 404, params={"id": "x"})["error"]["param"] == "id"
+
+
+def test_a_search_says_that_passages_may_be_missing(tmp_path: Path) -> None:
+    """Also the list of the MCP server, whose agents would take no hit for an answer."""
+    service, embedder = make(tmp_path)
+    store = FaissStore(tmp_path / "docs.faiss")
+    half = Collection(store, create_without_documents(store, embedder.model, None, at=AT_ONCE))
+    half.add(texts(70), embed="later")
+    served = {"docs": ServedCollection("docs", half, has_bm25=True)}
+    service.registry.collections = service.registry.collections | served
+    tools = CollectionTools({"docs": half})
+
+    def said() -> list[tuple[bool, bool]]:
+        found = [server.post(f"/v1/collections/{name}/search", {"query": "river"}) for name in ("papers", "docs")]
+        return [(each["unfinished"], each["pending"] > 0) for each in (*found, *tools.list_collections())]
+
+    with running(service) as url:
+        server = Running(url, service, embedder)
+        assert said() == [(False, False), (True, True), (True, True)]
+        half.embed_pending()  # moves it to a context of its own
+        assert said() == [(False, False)] * 3
 
 
 def test_another_space_is_refused(server: Running) -> None:
