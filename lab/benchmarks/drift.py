@@ -7,7 +7,7 @@ Three measurements on cuts of development sets, each corpus 400 documents of 320
 * growths: the first half of a domain gives the old context, the corpus is the whole. Nothing has to be done.
 * budgets: a part of a corpus is embedded anew, the rest is left, or brought over by a linear map (a bridge).
 
-Run with: python lab/benchmarks/drift.py run DATA --model cde-mini-1 --cache runs/drift, where DATA holds the folders of
+Run with: python lab/benchmarks/drift.py run DATA --model cde-mini-2 --cache runs/drift, where DATA holds the folders of
 `DOMAINS` in BEIR's layout; interrupted, it goes on. Then: python lab/benchmarks/drift.py report --cache runs/drift
 """
 
@@ -434,7 +434,7 @@ def main() -> None:
         command.add_argument("--cache", type=Path, default=Path("runs/drift"), help="of one model")
         if name == "run":
             command.add_argument("data", type=Path)
-            command.add_argument("--model", default="cde-mini-1", help="bundled name or folder, one-way")
+            command.add_argument("--model", default="cde-mini-2", help="bundled name or folder, one-way")
     options = parser.parse_args()
     if options.command == "run":
         run(CDEModel.from_pretrained(options.model), options.data, options.cache)

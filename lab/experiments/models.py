@@ -1,4 +1,4 @@
-"""Comparison of models with plain MiniLM and with the first of them, with and without context and siblings."""
+"""Comparison of models with plain MiniLM, BM25 and the first of them, with and without context and siblings."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,12 +9,14 @@ from jaxtyping import Float64
 from tqdm import tqdm
 
 from cde_rag.context.siblings import sibling_positions
+from cde_rag.evaluation import metrics
+from cde_rag.evaluation.baselines import baseline_rankings
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag_training.clustering.surrogate import cached, minilm
 from lab.experiments.laboratory import MEAN, Laboratory, Space, compared, score
 from lab.experiments.result_tables import new_figure, write_table
 
-PLAIN = "minilm"
+PLAIN, WORDS = "minilm", "bm25"
 
 Figures = list[Float64[np.ndarray, " queries"]]  # set by set
 
@@ -24,9 +26,9 @@ class ModelRow(NamedTuple):
 
     Attributes:
         corpus: The set, or "mean".
-        model: As it is named in its folder, or "minilm".
+        model: As it is named in its folder, or "minilm" or "bm25".
         given: "context" (its corpus's, and siblings where documents have parents), "no siblings" (of these the context
-            alone; sets without parents count as they are), "null", or "" of a plain embedder. Of a two-way model, which
+            alone; sets without parents count as they are), "null", or "" of the other two. Of a two-way model, which
             reads no siblings, "foreign" (the context of the next set, if there are several) in place of "no siblings".
         ndcg: NDCG@10, mean over queries; of all sets their mean.
         against: Reference: "minilm", or the first model under its context.
@@ -54,7 +56,7 @@ def models(labs: Sequence[Laboratory]) -> list[ModelRow]:
     first = labs[0]
     plain = cached(minilm(max_length=256), "minilm-256", first.cache)
     reference = [score(data, plain(data.queries), plain(data.corpus.texts)) for data in first.sets]
-    found = {(PLAIN, ""): reference}
+    found = {(PLAIN, ""): reference, (WORDS, ""): [_by_words(data) for data in first.sets]}
     for lab in labs:
         found |= {(lab.model.config.name, given): each for given, each in readings(lab).items()}
     name = first.model.config.name
@@ -65,6 +67,11 @@ def models(labs: Sequence[Laboratory]) -> list[ModelRow]:
         for (name, given), each in found.items()
         for row in _rows(first.sets, name, given, each, against, other)
     ]
+
+
+def _by_words(data: RetrievalSet) -> Float64[np.ndarray, " queries"]:
+    ((_, rankings),) = baseline_rankings(data, (), None)  # without an embedder there is no other
+    return metrics.score(rankings, data.judgments)["ndcg@10"]
 
 
 def readings(lab: Laboratory) -> dict[str, Figures]:
@@ -115,7 +122,7 @@ def run(labs: Sequence[Laboratory], output: Path) -> list[Path]:
 
 def _plot(rows: Sequence[ModelRow], path: Path) -> Path:
     corpora = list(dict.fromkeys(row.corpus for row in rows))
-    names = [name for name in dict.fromkeys(row.model for row in rows) if name != PLAIN]
+    names = [name for name in dict.fromkeys(row.model for row in rows) if name not in (PLAIN, WORDS)]
     figure, axes = new_figure(height=1.2 + 0.3 * len(corpora))
     for place, name in enumerate(names):
         chosen = [row for row in rows if (row.model, row.given, row.against) == (name, "context", PLAIN)]

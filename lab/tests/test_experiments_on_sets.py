@@ -183,7 +183,7 @@ def test_models_beside_each_other_are_what_evaluate_says_of_each(lab: Laboratory
     labs = [Laboratory(model, sets, lab.cache) for model in (lab.model, other)]
     found = models.models(labs)
     rows = {(row.corpus, row.model, row.given): row for row in found if row.against == "minilm"}
-    assert len(rows) == 3 * (1 + 2 * 3)
+    assert len(rows) == 3 * (2 + 2 * 3)
     assert len(found) == 2 * len(rows)
     for each in labs:
         name, result = each.model.config.name, evaluate(sets, model=each.model)
@@ -191,6 +191,8 @@ def test_models_beside_each_other_are_what_evaluate_says_of_each(lab: Laboratory
             for place, data in enumerate(sets):
                 ndcg = result.sets[place].mean(system)
                 assert rows[data.corpus.name, name, given].ndcg == pytest.approx(ndcg, abs=1e-6)
+    for place, data in enumerate(sets):
+        assert rows[data.corpus.name, "bm25", ""].ndcg == pytest.approx(result.sets[place].mean("bm25"))
     references = {"minilm": ("minilm", ""), "tiny": ("tiny", "context")}
     for row in found:
         assert row.gain == pytest.approx(row.ndcg - rows[(row.corpus, *references[row.against])].ndcg)
@@ -211,7 +213,7 @@ def test_models_beside_each_other_are_what_evaluate_says_of_each(lab: Laboratory
 def test_models_write_their_table_and_their_figure(lab: Laboratory, tmp_path: Path):
     table, figure = ON_MODELS["models"].run([lab], tmp_path)
     with table.open() as file:
-        assert len(list(csv.DictReader(file))) == 2 * 4 * 4
+        assert len(list(csv.DictReader(file))) == 2 * 5 * 4
     assert figure.read_text().startswith("<?xml")
 
 
